@@ -1,0 +1,65 @@
+// The layered network of an attention graph, as the solver reads it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "bits.hpp"
+
+namespace maxflow {
+
+using Amount = std::int64_t;
+
+// What no flow can exceed. Capacities are at most `unlimited`, and row and column sums stop there.
+constexpr Amount unlimited = Amount{1} << 61;
+
+// Node (l, k) is position k after layer l; layer 0 holds the tokens. The edge from (l, k) to
+// (l - 1, m) has capacity `row(l, k)[m]`. The matrices belong to the caller and must outlive the
+// network. What is derived from them here is shared by all solvers and never written again:
+//   - the columns of the tokens that will be asked for, contiguous (8 bytes an edge at most);
+//   - which edges exist, one bit an edge;
+//   - diagonals, row sums of every layer and column sums of the first.
+class Network {
+   public:
+    // `layers[l - 1]` is the n x n row-major matrix of layer l. Only `tokens` may be sinks.
+    Network(std::size_t n, std::vector<const Amount*> layers, const std::vector<std::size_t>& tokens);
+
+    std::size_t size() const { return n_; }
+    std::size_t depth() const { return layers_.size(); }
+    std::size_t words() const { return words_; }
+
+    // True where no edge goes from a position to a later one, in any layer.
+    bool causal() const { return causal_; }
+
+    const Amount* row(std::size_t l, std::size_t k) const { return layers_[l - 1] + k * n_; }
+    // Capacities of the edges into (l - 1, t), by the position they come from.
+    const Amount* column(std::size_t l, std::size_t t) const {
+        return columns_.data() + (slot_[t] * depth() + l - 1) * n_;
+    }
+    const Amount* diagonal(std::size_t l) const { return diagonals_.data() + (l - 1) * n_; }
+    // The smallest diagonal entry of each position over layers 2 .. l.
+    const Amount* column_spare(std::size_t l) const { return spare_.data() + (l - 1) * n_; }
+    // The edges of (l, k) to other positions.
+    const Word* others(std::size_t l, std::size_t k) const {
+        return others_.data() + ((l - 1) * n_ + k) * words_;
+    }
+    Amount out(std::size_t l, std::size_t k) const { return out_[(l - 1) * n_ + k]; }
+    Amount in(std::size_t t) const { return in_[slot_[t]]; }
+
+   private:
+    std::size_t n_;
+    std::size_t words_;
+    bool causal_ = true;
+    std::vector<const Amount*> layers_;
+    std::vector<std::size_t> slot_;
+    std::vector<Amount> columns_;
+    std::vector<Amount> diagonals_;
+    std::vector<Amount> spare_;
+    std::vector<Amount> out_;
+    std::vector<Amount> in_;
+    std::vector<Word> others_;
+};
+
+}  // namespace maxflow
