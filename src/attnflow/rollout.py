@@ -1,0 +1,142 @@
+"""Attention rollout: attention multiplied along paths and summed over paths.
+
+Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020, section 4.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.graph import (
+    as_graph,
+    head_capacities,
+    resolve_layer,
+    resolve_positions,
+    resolve_start_layer,
+)
+
+__all__ = ["attention_rollout", "head_rollout"]
+
+
+def attention_rollout(
+    attentions: Any,
+    *,
+    heads: str | int = "mean",
+    residual: float = 0.5,
+    start_layer: int = 0,
+    positions: Any = None,
+) -> NDArray[np.float64]:
+    """Return the rollout from every layer down to one.
+
+    Rollout from layer i down to layer j is ``A[i] A[i-1] ... A[j+1]``, where ``A[l]`` are the edge
+    weights of layer l. With j = 0, the default, it says how much each position of layer i gets
+    from each input token.
+
+    For all positions this costs L n^3 operations. For P of them, rows are multiplied from the top
+    down, for all layers i in one pass, which costs P L^2 n^2 / 2; whichever is less is done.
+
+    Args:
+        attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
+        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        residual: The share of the residual connection, from 0 to 1.
+        start_layer: The layer j to end in, from 0, the input, to L - 1. Negative ones count from
+            the end: -1 is layer L.
+        positions: The positions to start from. None means all.
+
+    Returns:
+        Array of shape (L - start_layer, P, n). Item k is the rollout from layer
+        start_layer + 1 + k. Rows sum to 1, those of padded positions are 0.
+
+    Raises:
+        OptionError: If `start_layer` or `positions` is not valid, or if `attentions` is a graph
+            that was built with other `heads` or another `residual`.
+        AttnflowError: Whatever `AttentionGraph` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> attention = np.array([[[0.5, 0.5], [0.0, 1.0]]] * 2)  # two layers, two tokens
+        >>> attention_rollout(attention)[-1]  # from the last layer
+        array([[0.5625, 0.4375],
+               [0.    , 1.    ]])
+        >>> attention_rollout(attention, positions=[0])[-1]
+        array([[0.5625, 0.4375]])
+    """
+    graph = as_graph(attentions, heads, residual)
+    bottom = resolve_start_layer(start_layer, graph)
+    rows = resolve_positions(positions, graph)
+    layers = graph.capacities[bottom:]
+    if len(rows) * len(layers) < 2 * graph.tokens:
+        return _top_down(layers, rows)
+    return _bottom_up(layers, rows)
+
+
+def head_rollout(
+    attentions: Any,
+    layer: int,
+    head: int,
+    *,
+    residual: float = 0.5,
+    positions: Any = None,
+) -> NDArray[np.float64]:
+    """Return the rollout of a single head down to the input tokens.
+
+    The head's own weights hold in its layer, the mean over heads in every layer below:
+    ``A[i,h] A[i-1] ... A[1]`` (Abnar and Zuidema 2020, appendix A.1). Costs P i n^2 operations
+    for P positions and layer i.
+
+    Args:
+        attentions: Attention weights with a head axis, as `AttentionGraph` takes them.
+        layer: The head's layer i, from 1; -1 is the last.
+        head: The head h, from 0; -1 is the last.
+        residual: The share of the residual connection, from 0 to 1.
+        positions: The positions to start from. None means all.
+
+    Returns:
+        Array of shape (P, n). Rows sum to 1.
+
+    Raises:
+        AttentionError: If `attentions` has no head axis or is an `AttentionGraph`, whose heads are
+            fused.
+        OptionError: If `layer`, `head` or `positions` is not valid.
+        AttnflowError: Whatever `AttentionGraph` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> one_layer_two_heads = np.array([[[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.5], [0.0, 1.0]]]])
+        >>> head_rollout(one_layer_two_heads, layer=1, head=1)
+        array([[0.75, 0.25],
+               [0.  , 1.  ]])
+    """
+    weights, graph = head_capacities(attentions, layer, head, residual)
+    rollout = weights[resolve_positions(positions, graph)]
+    below = resolve_layer(layer, graph) - 1
+    for capacities in graph.capacities[:below][::-1]:
+        rollout = rollout @ capacities
+    return rollout
+
+
+def _top_down(layers: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Carry the rows of every layer above down through each layer, reading each layer once."""
+    count, tokens = len(layers), layers.shape[1]
+    rollout = np.empty((count, len(rows), tokens))
+    for layer in reversed(range(count)):
+        above = rollout[layer + 1 :].reshape(-1, tokens)
+        rollout[layer + 1 :] = (above @ layers[layer]).reshape(-1, len(rows), tokens)
+        rollout[layer] = layers[layer][rows]
+    return rollout
+
+
+def _bottom_up(layers: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Build the full product layer by layer and keep the rows asked for."""
+    count, tokens = len(layers), layers.shape[1]
+    rollout = np.empty((count, len(rows), tokens))
+    product = layers[0]
+    rollout[0] = product[rows]
+    for layer in range(1, count - 1):
+        product = layers[layer] @ product
+        rollout[layer] = product[rows]
+    if count > 1:
+        # Nothing is above the last layer, so that no other row of its product is needed.
+        rollout[-1] = layers[-1][rows] @ product
+    return rollout
