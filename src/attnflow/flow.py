@@ -85,7 +85,7 @@ def attention_flow(
     threads = _resolve_threads(num_threads)
     if not isinstance(normalize, bool | np.bool_):
         raise OptionError(f"normalize is {normalize!r}; expected True or False")
-    flow = _solve(graph.units, tops, sources, sinks, threads) * UNIT
+    flow = _in_weights(_solve(graph.units, tops, sources, sinks, threads))
     if normalize:
         sums = flow.sum(axis=-1, keepdims=True)
         np.divide(flow, sums, out=flow, where=sums > 0)
@@ -135,8 +135,7 @@ def head_flow(
     sources = resolve_positions(positions, graph)
     sinks = resolve_positions(tokens, graph, "tokens")
     stack = [*graph.units[: top - 1], to_units(weights)]
-    flow = _solve(stack, np.array([top]), sources, sinks, _resolve_threads(None))
-    return flow[0] * UNIT
+    return _in_weights(_solve(stack, np.array([top]), sources, sinks, _resolve_threads(None))[0])
 
 
 def saturation(
@@ -176,11 +175,13 @@ def saturation(
     graph = as_graph(attentions, heads, residual)
     kept = np.flatnonzero(~graph.padding)
     sources = kept if positions is None else resolve_positions(positions, graph)
-    flow = _solve(graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None))
+    flow = _solve(
+        graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None)
+    )
     leaving = graph.units.sum(axis=2)[:, sources, None]
     arriving = graph.units[0].sum(axis=0)[kept]
-    saturated: NDArray[np.bool_] = flow == np.minimum(leaving, arriving)
-    return saturated.mean(axis=(1, 2))
+    share: NDArray[np.float64] = (flow == np.minimum(leaving, arriving)).mean(axis=(1, 2))
+    return share
 
 
 def _solve(
@@ -194,6 +195,12 @@ def _solve(
     return _maxflow.flow(
         list(units[: int(tops.max())]), tops.tolist(), sources.tolist(), sinks.tolist(), threads
     )
+
+
+def _in_weights(units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return amounts of flow as weights; float64 holds them exactly."""
+    weights: NDArray[np.float64] = units * np.float64(UNIT)
+    return weights
 
 
 def _resolve_threads(num_threads: Any) -> int:
