@@ -5,11 +5,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
 
 ifndef PYTHON
 PYTHON := $(shell command -v python3.11 2>/dev/null || command -v python3 2>/dev/null)
 endif
-CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null | head -n 1)
+CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +39,7 @@ demo: $(VENV)/.stamp-package
 	@$(BIN)/python -m attnflow demo
 
 test: $(VENV)/.stamp-test cpp-test
-	@$(MAKE) --no-print-directory sanitize SANITIZE_GRAPHS=2000
+	@$(MAKE) sanitize SANITIZE_GRAPHS=2000
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.stamp-lint

@@ -1,7 +1,6 @@
 """Minimum cuts: what limits the attention flow to a token."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from attnflow.graph import UNIT, as_graph, resolve_layer, resolve_position
 __all__ = ["Cut", "min_cut"]
 
 
-@dataclass(frozen=True, repr=False)
-class Cut:
+class Cut(NamedTuple):
     """A minimum cut of the attention graph.
 
     Attributes:

@@ -1,0 +1,45 @@
+"""The command line, ``attnflow``: one file a command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from attnflow import __version__
+from attnflow.cli import bench, demo
+from attnflow.errors import AttnflowError
+
+__all__ = ["main"]
+
+COMMANDS = {"bench": bench, "demo": demo}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        argv: The arguments after the program's name. None means those of this process.
+
+    Returns:
+        0 if all went well, 1 after an error that attnflow explains, 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: If the arguments cannot be parsed, or ask for help or the version.
+    """
+    parser = argparse.ArgumentParser(
+        prog="attnflow",
+        description="From which input tokens did this embedding get its information?",
+    )
+    parser.add_argument("--version", action="version", version=f"attnflow {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS.values():
+        command.add_parser(subparsers)
+    args = parser.parse_args(argv)
+    try:
+        status: int = COMMANDS[args.command].run(args)
+        return status
+    except AttnflowError as error:
+        print(f"attnflow: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("attnflow: interrupted", file=sys.stderr)
+        return 130
