@@ -17,6 +17,7 @@ from attnflow import _maxflow
 from attnflow.errors import OptionError
 from attnflow.graph import (
     UNIT,
+    AttentionGraph,
     as_graph,
     head_capacities,
     resolve_layer,
@@ -25,7 +26,7 @@ from attnflow.graph import (
     to_units,
 )
 
-__all__ = ["attention_flow", "head_flow", "saturation"]
+__all__ = ["attention_flow", "flow_bound", "head_flow", "saturation"]
 
 
 def attention_flow(
@@ -178,10 +179,38 @@ def saturation(
     flow = _solve(
         graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None)
     )
-    leaving = graph.units.sum(axis=2)[:, sources, None]
-    arriving = graph.units[0].sum(axis=0)[kept]
-    share: NDArray[np.float64] = (flow == np.minimum(leaving, arriving)).mean(axis=(1, 2))
+    bound = _bound_in_units(graph, sources, kept)
+    share: NDArray[np.float64] = (flow == bound).mean(axis=(1, 2))
     return share
+
+
+def flow_bound(graph: AttentionGraph, positions: Sequence[int]) -> NDArray[np.float64]:
+    """Return what no flow exceeds: min(out(s), in(t)) for all layers, some positions, all tokens.
+
+    Args:
+        graph: The graph.
+        positions: Indices of positions.
+
+    Returns:
+        Array of shape (L, P, n). Where a flow equals it, the flow is saturated.
+
+    Example:
+        >>> import numpy as np
+        >>> graph = as_graph(np.array([[[0.5, 0.5], [0.0, 1.0]]]))
+        >>> flow_bound(graph, [0])
+        array([[[0.75, 1.  ]]])
+    """
+    return _in_weights(
+        _bound_in_units(graph, np.asarray(positions, np.int64), np.arange(graph.tokens))
+    )
+
+
+def _bound_in_units(
+    graph: AttentionGraph, sources: NDArray[np.int64], sinks: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    leaving = graph.units.sum(axis=2)[:, sources, None]
+    arriving = graph.units[0].sum(axis=0)[sinks]
+    return np.minimum(leaving, arriving)
 
 
 def _solve(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.graph import (
+    AttentionGraph,
     as_graph,
     head_capacities,
     resolve_layer,
@@ -65,10 +66,9 @@ def attention_rollout(
     graph = as_graph(attentions, heads, residual)
     bottom = resolve_start_layer(start_layer, graph)
     rows = resolve_positions(positions, graph)
-    layers = graph.capacities[bottom:]
-    if len(rows) * len(layers) < 2 * graph.tokens:
-        return _top_down(layers, rows)
-    return _bottom_up(layers, rows)
+    if len(rows) * (graph.layers - bottom) < 2 * graph.tokens:
+        return _top_down(graph, bottom, rows)
+    return _bottom_up(graph.capacities[bottom:], rows)
 
 
 def head_rollout(
@@ -111,19 +111,29 @@ def head_rollout(
     weights, graph = head_capacities(attentions, layer, head, residual)
     rollout = weights[resolve_positions(positions, graph)]
     below = resolve_layer(layer, graph) - 1
-    for capacities in graph.capacities[:below][::-1]:
-        rollout = rollout @ capacities
+    for attention in graph.attention[:below][::-1]:
+        rollout = _step_down(rollout, attention, graph.residual)
     return rollout
 
 
-def _top_down(layers: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _step_down(
+    rows: NDArray[np.float64], attention: NDArray[np.float64], residual: float
+) -> NDArray[np.float64]:
+    """Carry rows down one layer, without making its edge weights: x A = (1 - r) x W + r x."""
+    return (1.0 - residual) * (rows @ attention) + residual * rows
+
+
+def _top_down(graph: AttentionGraph, bottom: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Carry the rows of every layer above down through each layer, reading each layer once."""
-    count, tokens = len(layers), layers.shape[1]
-    rollout = np.empty((count, len(rows), tokens))
-    for layer in reversed(range(count)):
-        above = rollout[layer + 1 :].reshape(-1, tokens)
-        rollout[layer + 1 :] = (above @ layers[layer]).reshape(-1, len(rows), tokens)
-        rollout[layer] = layers[layer][rows]
+    layers = graph.attention[bottom:]
+    rollout = np.empty((len(layers), len(rows), graph.tokens))
+    for layer in reversed(range(len(layers))):
+        above = rollout[layer + 1 :].reshape(-1, graph.tokens)
+        rollout[layer + 1 :].reshape(-1, graph.tokens)[:] = _step_down(
+            above, layers[layer], graph.residual
+        )
+        rollout[layer] = (1.0 - graph.residual) * layers[layer][rows]
+        rollout[layer, range(len(rows)), rows] += graph.residual * ~graph.padding[rows]
     return rollout
 
 

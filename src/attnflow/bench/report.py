@@ -600,6 +600,17 @@ def plain(table: Table) -> str:
     return "\n".join([table.title, "", *text, *(["", table.note] if table.note else [])])
 
 
+def _command(options: Record) -> str:
+    """Return the command that makes a page with the same options again."""
+    words = ["attnflow bench", f"--kinds {','.join(options['kinds'])}"]
+    if options["tokens"] is not None:
+        words.append(f"--tokens {','.join(map(str, options['tokens']))}")
+    words.append(f"--budget {options['budget']:g} --seed {options['seed']}")
+    if options["quick"]:
+        words.append("--quick")
+    return " ".join([*words, "--output bench.json --markdown docs/benchmarks.md"])
+
+
 _INTRODUCTION = """\
 # Benchmarks
 
@@ -607,7 +618,7 @@ attnflow against general maximum-flow solvers, on the same attention graphs, in 
 is written by the benchmark itself:
 
 ```
-attnflow bench --output bench.json --markdown docs/benchmarks.md
+{command}
 ```
 
 Machine: {cpu}, {cores} cores, {system}, load average {load:.2f} before the run. Date: {date}.
@@ -660,6 +671,7 @@ def markdown(document: Record) -> str:
         system=machine["system"],
         load=document["load"],
         date=document["date"],
+        command=_command(options),
         seed=options["seed"],
         budget=options["budget"],
         packages=", ".join(
