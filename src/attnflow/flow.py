@@ -210,7 +210,8 @@ def _bound_in_units(
 ) -> NDArray[np.int64]:
     leaving = graph.units.sum(axis=2)[:, sources, None]
     arriving = graph.units[0].sum(axis=0)[sinks]
-    return np.minimum(leaving, arriving)
+    bound: NDArray[np.int64] = np.minimum(leaving, arriving)
+    return bound
 
 
 def _solve(
