@@ -288,10 +288,19 @@ def test_resume_refuses_a_run_with_other_options_or_another_machine(monkeypatch,
     assert "cpu was 'abacus' in the saved run" in capsys.readouterr().err
 
 
+# A process started in the background of a shell script ignores Ctrl-C, and so do its children.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from attnflow.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_ctrl_c_saves_and_shows_what_was_measured(tmp_path):
     output = tmp_path / "run.json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "attnflow", *SYNTHETIC, "--output", str(output)],
+        [sys.executable, "-c", INTERRUPTIBLE, *SYNTHETIC, "--output", str(output)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

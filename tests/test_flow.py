@@ -199,7 +199,10 @@ def test_threads_of_python_may_use_the_same_array_at_once(attention):
         np.testing.assert_array_equal(answer, expected)
 
 
+# A process started in the background of a shell script ignores Ctrl-C, and so do its children.
 LONG_CALL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np, attnflow
 scores = 3 * np.random.default_rng(0).standard_normal((8, 1024, 1024))
 weights = np.exp(scores)
