@@ -100,8 +100,9 @@ $(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
-	@echo 'installing test tools ...'
+	@echo 'installing test tools and another model ...'
 	@$(PIP) --group test
+	@$(PIP) --no-deps rxnmapper
 	@touch $@
 
 $(VENV)/.stamp-lint: pyproject.toml constraints.txt | $(VENV)/.stamp-venv

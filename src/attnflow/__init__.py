@@ -18,8 +18,12 @@ from attnflow.errors import (
     AttnflowError,
     GraphSizeError,
     MissingExtraError,
+    ModelError,
     OptionError,
+    TextError,
 )
+from attnflow.explain import Explainer
+from attnflow.explanation import Explanation
 from attnflow.flow import attention_flow, head_flow, saturation
 from attnflow.graph import AttentionGraph
 from attnflow.raw import raw_attention
@@ -32,9 +36,13 @@ __all__ = [
     "AttentionGraph",
     "AttnflowError",
     "Cut",
+    "Explainer",
+    "Explanation",
     "GraphSizeError",
     "MissingExtraError",
+    "ModelError",
     "OptionError",
+    "TextError",
     "__version__",
     "attention_flow",
     "attention_rollout",

@@ -5,7 +5,9 @@ __all__ = [
     "AttnflowError",
     "GraphSizeError",
     "MissingExtraError",
+    "ModelError",
     "OptionError",
+    "TextError",
 ]
 
 
@@ -27,3 +29,11 @@ class GraphSizeError(AttnflowError, MemoryError):
 
 class MissingExtraError(AttnflowError, ImportError):
     """An optional dependency is needed that is not installed."""
+
+
+class ModelError(AttnflowError, ValueError):
+    """A model cannot be loaded, or not be explained."""
+
+
+class TextError(AttnflowError, ValueError):
+    """A text is empty, not text, or longer than the model takes."""

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 
 from attnflow import __version__
-from attnflow.cli import bench, demo
+from attnflow.cli import bench, demo, explain
 from attnflow.errors import AttnflowError
 
 __all__ = ["main"]
 
-COMMANDS = {"bench": bench, "demo": demo}
+COMMANDS = {"explain": explain, "demo": demo, "bench": bench}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

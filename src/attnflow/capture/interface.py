@@ -1,0 +1,171 @@
+"""The attention function that `transformers` calls for every layer during a capture.
+
+It computes what the model's own eager attention computes, with the model's own code, and hands the
+weights to the recording of the capture under way.
+"""
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from attnflow.errors import AttentionError
+
+__all__ = [
+    "NAME",
+    "RECORDING",
+    "Recorder",
+    "generic_attention",
+    "recorded_attention",
+    "with_gradient",
+]
+
+# The name of the attention implementation. It says nothing of "sdpa", "flash" or "flex", parts of a
+# name that transformers gives a meaning to.
+NAME: Final = "attnflow_capture"
+
+
+class Recorder(Protocol):
+    """What a capture records into."""
+
+    @property
+    def gradients(self) -> bool:
+        """Whether gradients of the weights will be wanted."""
+
+    def take(self, module: Any, weights: torch.Tensor) -> None:
+        """Take the weights, of shape (B, H, n, m), that an attention layer has computed."""
+
+
+# What the capture under way records into. Each thread has its own, and has none outside a capture:
+# a model that another thread runs at that moment gives its usual output and is not recorded.
+RECORDING: Final[ContextVar[Recorder | None]] = ContextVar("attnflow_recording", default=None)
+
+# Arguments that change the weights, which only a model's own attention function knows how to apply.
+_OWN_ARGUMENTS: Final = ("softcap", "s_aux", "position_bias", "head_mask")
+
+
+def recorded_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *arguments: Any,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute one layer's attention and record its weights.
+
+    Args:
+        module: The attention layer.
+        query: Of shape (B, H, n, d).
+        key: Of shape (B, K, m, d), where K divides H.
+        value: Of shape (B, K, m, d).
+        attention_mask: What to add to the scores, broadcast to (B, H, n, m), or None.
+        arguments: Passed on to the model's own attention function.
+        options: Passed on to the model's own attention function.
+
+    Returns:
+        The output of shape (B, n, H, d), and None: the weights go no further, so that those of
+        this layer are gone before the next one is computed.
+    """
+    recording = RECORDING.get()
+    if recording is not None and recording.gradients:
+        query = with_gradient(query)
+    attend = _own_attention(module)
+    output, weights = attend(module, query, key, value, attention_mask, *arguments, **options)
+    if recording is not None:
+        recording.take(module, weights)
+    return output, None
+
+
+def with_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that gradients are kept for, whether or not any parameter needs them.
+
+    Adding a zero that requires a gradient changes no number and no flag of the model.
+    """
+    if tensor.requires_grad:
+        return tensor
+    zero = torch.zeros((), dtype=tensor.dtype, device=tensor.device, requires_grad=True)
+    return tensor + zero
+
+
+def generic_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute ``softmax(Q K^T * scaling + mask) V``, for models without an eager function.
+
+    Args:
+        module: The attention layer.
+        query: Of shape (B, H, n, d).
+        key: Of shape (B, K, m, d), where K divides H.
+        value: Of shape (B, K, m, d).
+        attention_mask: Added to the scores or, if boolean, True where a position may be attended
+            to. None is all of them, or all that precede where the layer says it is causal.
+        scaling: The factor of the scores, by default ``d ** -0.5``.
+        dropout: Not applied: a capture runs in eval mode.
+        is_causal: Whether the layer is causal; by default what the layer says.
+        options: Arguments of no effect on the weights.
+
+    Returns:
+        The output of shape (B, n, H, d) and the weights of shape (B, H, n, m).
+
+    Raises:
+        AttentionError: If the layer passes an argument that changes the weights in a way that only
+            the model itself knows.
+    """
+    own = [name for name in _OWN_ARGUMENTS if options.get(name) is not None]
+    if own:
+        raise AttentionError(
+            f"{type(module).__name__} passes {', '.join(own)} to its attention function, and "
+            f"{type(module).__module__} has no eager_attention_forward that applies it; define one "
+            "there"
+        )
+    groups = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(groups, dim=1)
+    value = value.repeat_interleave(groups, dim=1)
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = query @ key.transpose(-1, -2) * factor
+    if attention_mask is None:
+        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+        if causal:
+            rows, columns = scores.shape[-2:]
+            seen = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    elif attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    else:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(query.dtype, torch.float32))
+    weights = weights.to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def _own_attention(module: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Return the eager function of the file that defines an attention layer.
+
+    It knows what is the model's own: soft caps, sinks, position biases and grouped heads. A class
+    derived from a layer in another file uses the function of the layer's file.
+    """
+    for kind in type(module).__mro__:
+        source = sys.modules.get(kind.__module__)
+        function: Any = getattr(source, "eager_attention_forward", None)
+        if function is not None:
+            return function  # type: ignore[no-any-return]
+    return generic_attention
+
+
+AttentionInterface.register(NAME, recorded_attention)
+# Without a mask function of the same name no mask would reach the attention function.
+AttentionMaskInterface.register(NAME, eager_mask)

