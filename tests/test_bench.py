@@ -183,8 +183,12 @@ def test_a_run_on_the_real_encoder_agrees_and_times_the_forward_pass(tmp_path):
     assert forward["implementation"] == "sdpa"
     assert forward["one_thread"]["threads"] == 1
     assert forward["one_thread"]["forward"]["seconds"] > 0
+    explained = document["measurements"]["explain/real/16"]
+    assert explained["tokens"] == 16
+    assert explained["rollout"]["seconds"] > 0
     page = report.markdown(document)
     assert "## Flow of CLS in the top layer against the model's forward pass" in page
+    assert "## A whole explanation against the model's forward pass" in page
 
 
 # Solvers that misbehave

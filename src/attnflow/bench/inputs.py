@@ -229,6 +229,22 @@ def encoder_input(tokens: int) -> tuple[Any, Any]:
     return model, _encode(tokenizer, tokens)
 
 
+def explainable(tokens: int) -> tuple[Any, str]:
+    """Return an explainer of the encoder as it loads by default, and a text of so many tokens.
+
+    Args:
+        tokens: number of tokens, the special ones among them.
+
+    Returns:
+        An `attnflow.Explainer`, and the text.
+    """
+    from attnflow.explain import Explainer
+
+    model, tokenizer = _encoder(None)
+    ids = _encode(tokenizer, tokens)["input_ids"][0]
+    return Explainer(model, tokenizer), str(tokenizer.decode(ids, skip_special_tokens=True))
+
+
 def _attention_of(model: Any, encoded: Any) -> NDArray[Any]:
     import torch
 

@@ -70,6 +70,7 @@ def tables(document: Record) -> list[Table]:
         _setup_table(document),
         _growth_table(document),
         _forward_table(document),
+        _explain_table(document),
         _rollout_table(document),
         _all_pairs_table(document),
         _thread_table(document),
@@ -231,6 +232,20 @@ def _targets(document: Record) -> list[Record]:
         shares[worst] if worst is not None and measured else None,
         f"at {worst} tokens, one thread each" if measured else "",
     )
+
+    for tokens, most in ((128, 1.5), (512, 2.5)):
+        explained = _get(document, f"explain/real/{tokens}")
+        for method in ("rollout", "flow"):
+            add(
+                f"explaining a text by {method} over the forward pass, {tokens} tokens",
+                "<=",
+                most,
+                "x",
+                None
+                if explained is None
+                else explained[method]["seconds"] / explained["forward"]["seconds"],
+                "",
+            )
 
     for tokens in (128, 512):
         for layer in (4, 6):
@@ -421,6 +436,24 @@ def _forward_table(document: Record) -> Table:
         "The forward pass uses the attention implementation the model loads with by default. "
         "Making the graph is checking and averaging the heads' weights, which is apart from both; "
         "it is done once for any number of flow and rollout calls.",
+    )
+
+
+def _explain_table(document: Record) -> Table:
+    rows = []
+    for (_, tokens), record in _records(document, "explain"):
+        forward = record["forward"]["seconds"]
+        cells = [
+            f"{_time(record[method]['seconds'])} {_number(record[method]['seconds'] / forward)}x"
+            for method in ("raw", "rollout", "flow")
+        ]
+        rows.append((tokens, str(record["threads"]), _time(forward), *cells))
+    return Table(
+        "A whole explanation against the model's forward pass",
+        ("tokens", "threads", "forward", "raw", "rollout", "flow"),
+        tuple(rows),
+        "`Explainer.explain` of a text at CLS, from the tokenizer to the scores of every layer. "
+        "The forward pass alone uses the attention implementation the model loads with by default.",
     )
 
 

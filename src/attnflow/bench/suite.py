@@ -335,6 +335,7 @@ class Suite:
             yield Job(
                 f"forward/{where}", f"{title}: the model's forward pass", partial(self._forward, n)
             )
+            yield Job(f"explain/{where}", f"{title}: an explanation", partial(self._explain, n))
         if n == max((size for size in sizes if size <= 128), default=None):
             yield Job(
                 f"all-pairs/{where}",
@@ -518,6 +519,27 @@ class Suite:
         finally:
             torch.set_num_threads(default_threads)
         return record
+
+    def _explain(self, n: int) -> Record:
+        """Time a whole explanation of a text, as a user calls it, against the forward pass."""
+        import torch
+
+        model, encoded = inputs.encoder_input(n)
+        explainer, text = inputs.explainable(n)
+        patience = self.options.budget
+
+        def forward() -> None:
+            with torch.no_grad():
+                model(**encoded)
+
+        record: Record = {"forward": best_of(forward, patience)}
+        for method in ("raw", "rollout", "flow"):
+            record[method] = best_of(partial(explainer.explain, text, method=method), patience)
+        return {
+            **record,
+            "threads": torch.get_num_threads(),
+            "tokens": len(explainer.explain(text, method="raw").tokens),
+        }
 
     def _threads(self, kind: str, n: int, layer: int) -> Record:
         case = self._case_of(kind, n)
