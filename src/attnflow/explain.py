@@ -88,6 +88,23 @@ class _Encoded(NamedTuple):
         return self.inputs["input_ids"]
 
 
+class _Measured(NamedTuple):
+    """The scores of some positions of a text, and what else is read off its graph.
+
+    `scores` is (L, P, n). For each position, `seen` is how many tokens it can see, and `sinks` the
+    token most attended to among them. `mask` says which offsets, from -(n - 1) to n - 1, each layer
+    attends over, (L, 2 n - 1); it is None where scores are not related to uniform attention.
+    """
+
+    layer: int
+    positions: list[int]
+    scores: NDArray[np.float64]
+    saturation: list[float | None]
+    seen: list[int]
+    sinks: list[int]
+    mask: NDArray[np.bool_] | None
+
+
 class Explainer:
     """Explains what a Transformer's answer for a text came from.
 
@@ -538,11 +555,8 @@ class Explainer:
             texts, [[-1 if place is None else place] for place in places], options
         )
         for row, text in enumerate(texts):
-            graph = self._graph(captured, row, len(text.ids), options)
-            place = self._position(text, options.position, graph.causal)
-            if place is None:  # pragma: no cover - the graph has settled it
-                raise AssertionError("a position depends on a graph that is there")
-            yield self._make(text, graph, [place], logits[row], targets[row], options)[0]
+            measured = self._measure(captured, row, text, None, options)
+            yield self._make(text, measured, logits[row], targets[row], options)[0]
 
     def _explain_positions(
         self, text: _Encoded, positions: list[int], options: _Options
@@ -561,8 +575,8 @@ class Explainer:
         self, text: _Encoded, positions: list[int], targets: list[int], options: _Options
     ) -> list[Explanation]:
         captured, logits, _ = self._run([text], [positions], options, targets)
-        graph = self._graph(captured, 0, len(text.ids), options)
-        return self._make(text, graph, positions, logits[0], targets, options)
+        measured = self._measure(captured, 0, text, positions, options)
+        return self._make(text, measured, logits[0], targets, options)
 
     def _run(
         self,
@@ -663,92 +677,94 @@ class Explainer:
             return str(self._labels().get(index, index))
         return str(self.tokenizer.decode([index]))
 
-    def _graph(self, captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:
-        """Return the graph of one text of the batch, its padding cut away."""
-        layers = []
-        for layer in captured.layers:
-            weights = layer[row, :count, :count].double().numpy()
-            if options.edges == "gradient":
-                sums = weights.sum(axis=-1, keepdims=True)
-                # Where nothing that a position attends to helps the target, it keeps to itself.
-                weights = np.where(sums > 0, weights / np.where(sums > 0, sums, 1), np.eye(count))
-            layers.append(weights)
-        return AttentionGraph(layers, residual=options.residual)
-
-    def _make(
+    def _measure(
         self,
+        captured: Captured,
+        row: int,
         text: _Encoded,
-        graph: AttentionGraph,
-        positions: list[int],
-        logits: NDArray[np.float64] | None,
-        targets: list[int] | None,
+        positions: list[int] | None,
         options: _Options,
-    ) -> list[Explanation]:
-        """Return the explanation of each position of one text."""
+    ) -> _Measured:
+        """Score one text of a batch. The graph, which is large, is gone afterwards."""
+        graph = _graph(captured, row, len(text.ids), options)
+        if positions is None:
+            place = self._position(text, options.position, graph.causal)
+            positions = [0 if place is None else place]
         layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
         scores = _scores(graph, options.method, positions)
         saturation: list[float | None] = [None] * len(positions)
         if options.method == "flow":
             full = scores[layer - 1] == flow_bound(graph, positions)[layer - 1]
             saturation = [float(row.mean()) for row in full]
+        seen = [place + 1 if graph.causal else graph.tokens for place in positions]
         relative = options.receptive_field is True or (
             options.receptive_field == "auto" and graph.causal
         )
         # A row of raw attention over a uniform row is the same row once it is normalised.
-        relative = relative and options.method != "raw"
-        if relative:
-            scores = self._relative(graph, options.method, positions, scores)
-        made = []
-        for i, position in enumerate(positions):
-            seen = position + 1 if graph.causal else len(text.ids)
-            made.append(
-                self._explanation(
-                    text,
-                    scores[:, i, :seen],
-                    layer,
-                    position,
-                    None if logits is None else logits[i if len(logits) > 1 else 0],
-                    None if targets is None else targets[i if len(targets) > 1 else 0],
-                    saturation[i],
-                    _sink(graph, seen),
-                    relative,
-                    options,
-                )
-            )
-        return made
-
-    def _relative(
-        self,
-        graph: AttentionGraph,
-        method: str,
-        positions: list[int],
-        scores: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Return scores over those of uniform attention with the same mask, rows summing to 1."""
-        offsets = tuple(
-            tuple(
-                offset
-                for offset in range(-graph.tokens + 1, graph.tokens)
-                if np.diagonal(layer, offset).any()
-            )
-            for layer in graph.attention
+        mask = _mask(graph) if relative and options.method != "raw" else None
+        return _Measured(
+            layer, positions, scores, saturation, seen, [_sink(graph, n) for n in seen], mask
         )
-        key = (graph.tokens, graph.residual, method, tuple(positions), hash(offsets))
-        uniform = self._uniform.get(key)
-        if uniform is None:
-            place = np.arange(graph.tokens)
-            apart = place - place[:, None]
-            masks = [np.isin(apart, allowed).astype(np.float64) for allowed in offsets]
-            rows = [mask / mask.sum(axis=-1, keepdims=True) for mask in masks]
-            even = AttentionGraph(rows, residual=graph.residual)
-            uniform = _scores(even, method, positions)
+
+    def _make(
+        self,
+        text: _Encoded,
+        measured: _Measured,
+        logits: NDArray[np.float64] | None,
+        targets: list[int] | None,
+        options: _Options,
+    ) -> list[Explanation]:
+        """Return the explanation of each position of one text."""
+        scores = measured.scores
+        if measured.mask is not None:
+            uniform = self._uniform_scores(measured, options)
+            scores = np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0)
+            sums = scores.sum(axis=-1, keepdims=True)
+            np.divide(scores, sums, out=scores, where=sums > 0)
+        return [
+            self._explanation(
+                text,
+                scores[:, i, : measured.seen[i]],
+                measured.layer,
+                position,
+                None if logits is None else logits[i if len(logits) > 1 else 0],
+                None if targets is None else targets[i if len(targets) > 1 else 0],
+                measured.saturation[i],
+                measured.sinks[i],
+                measured.mask is not None,
+                options,
+            )
+            for i, position in enumerate(measured.positions)
+        ]
+
+    def _uniform_scores(self, measured: _Measured, options: _Options) -> NDArray[np.float64]:
+        """Return the scores of attention that prefers nothing, over the same mask."""
+        masks = measured.mask
+        if masks is None:
+            raise ValueError("there is no mask to be uniform over")
+        count = measured.scores.shape[-1]
+        key = (
+            count,
+            options.residual,
+            options.method,
+            tuple(measured.positions),
+            np.packbits(masks).tobytes(),
+        )
+        if key not in self._uniform:
+            place = np.arange(count)
+            apart = place - place[:, None] + count - 1
+            rows: dict[bytes, NDArray[np.float64]] = {}
+            for mask in masks:
+                if mask.tobytes() not in rows:
+                    allowed = mask[apart].astype(np.float64)
+                    rows[mask.tobytes()] = allowed / allowed.sum(axis=-1, keepdims=True)
+            graph = AttentionGraph(
+                [rows[mask.tobytes()] for mask in masks], residual=options.residual
+            )
             if len(self._uniform) >= 64:
                 self._uniform.clear()
-            self._uniform[key] = uniform
-        ratio = np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0)
-        sums = ratio.sum(axis=-1, keepdims=True)
-        np.divide(ratio, sums, out=ratio, where=sums > 0)
-        return ratio
+            self._uniform[key] = _scores(graph, options.method, measured.positions)
+        return self._uniform[key]
 
     def _explanation(
         self,
@@ -829,6 +845,30 @@ def _scores(graph: AttentionGraph, method: str, positions: list[int]) -> NDArray
     if method == "rollout":
         return attention_rollout(graph, positions=positions)
     return attention_flow(graph, positions=positions)
+
+
+def _graph(captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:
+    """Return the graph of one text of a batch, its padding cut away."""
+    layers: list[Any] = [layer[row, :count, :count] for layer in captured.layers]
+    if options.edges == "gradient":
+        for i, layer in enumerate(layers):
+            weights = layer.double().numpy()
+            sums = weights.sum(axis=-1, keepdims=True)
+            # Where nothing that a position attends to helps the target, it keeps to itself.
+            layers[i] = np.where(sums > 0, weights / np.where(sums > 0, sums, 1), np.eye(count))
+    return AttentionGraph(layers, residual=options.residual)
+
+
+def _mask(graph: AttentionGraph) -> NDArray[np.bool_]:
+    """Return the offsets that any position of a layer attends over, of shape (L, 2 n - 1).
+
+    A weight may be 0 because softmax has run out of digits. An offset at which no position attends
+    to anything is masked: a later token, or one outside a sliding window.
+    """
+    offsets = range(1 - graph.tokens, graph.tokens)
+    return np.array(
+        [[np.diagonal(layer, offset).any() for offset in offsets] for layer in graph.attention]
+    )
 
 
 def _sink(graph: AttentionGraph, seen: int) -> int:
