@@ -4,8 +4,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -14,6 +14,7 @@
 #include "flows.hpp"
 #include "network.hpp"
 #include "solver.hpp"
+#include "watch.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -64,8 +65,10 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
     bool complete;
     {
         const nb::gil_scoped_release release;
-        const maxflow::Network network(n, std::move(matrices), request.tokens);
-        complete = maxflow::flows(network, request, num_threads, values.get(), interrupted);
+        std::atomic<bool> stop{false};
+        maxflow::Watch watch(stop, interrupted);
+        const maxflow::Network network(n, std::move(matrices), request.tokens, &watch);
+        complete = !stop && maxflow::flows(network, request, num_threads, values.get(), watch);
     }
     if (!complete) throw nb::python_error();
     maxflow::Amount* data = values.get();
@@ -86,9 +89,8 @@ std::pair<maxflow::Amount, std::vector<std::pair<std::size_t, std::size_t>>> min
         const nb::gil_scoped_release release;
         std::atomic<bool> stop{false};
         maxflow::Watch watch(stop, interrupted);
-        const maxflow::Network network(n, std::move(matrices), {token});
-        maxflow::Solver solver(network, &watch);
-        cut = solver.cut(network.depth(), position, token);
+        const maxflow::Network network(n, std::move(matrices), {token}, &watch);
+        if (!stop) cut = maxflow::Solver(network, &watch).cut(network.depth(), position, token);
         stopped = stop;
     }
     if (stopped) throw nb::python_error();

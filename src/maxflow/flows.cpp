@@ -177,7 +177,7 @@ class Worker {
 }  // namespace
 
 bool flows(const Network& network, const Request& request, std::size_t threads, Amount* result,
-           std::function<bool()> interrupted) {
+           Watch& watch) {
     const std::size_t L = request.tops.size(), P = request.positions.size(),
                       T = request.tokens.size();
     if (L * P * T == 0) return true;
@@ -192,16 +192,15 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
         members, threads == 1 || groups >= 4 * threads ? 1 : (4 * threads + groups - 1) / groups);
     const std::size_t tasks = groups * parts;
 
-    std::atomic<bool> stop{false};
     std::atomic<std::size_t> next{0};
     std::exception_ptr failure;
     std::mutex failing;
-    const auto work = [&](Watch& watch) {
+    const auto work = [&](Watch& mine) {
         try {
-            Worker worker(network, request, result, watch);
+            Worker worker(network, request, result, mine);
             for (;;) {
                 const std::size_t task = next.fetch_add(1);
-                if (task >= tasks || watch.stopped()) return;
+                if (task >= tasks || mine.stopped()) return;
                 const std::size_t group = task / parts, part = task % parts;
                 const std::size_t first = members * part / parts;
                 const std::size_t last = members * (part + 1) / parts;
@@ -214,7 +213,7 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
         } catch (...) {
             const std::lock_guard lock(failing);
             failure = std::current_exception();
-            stop = true;
+            mine.stop();
         }
     };
     std::vector<std::thread> pool;
@@ -225,8 +224,8 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
         const std::lock_guard lock(counting);
         try {
             pool.emplace_back([&] {
-                Watch watch(stop);
-                work(watch);
+                Watch companion = watch.companion();
+                work(companion);
                 const std::lock_guard ended(counting);
                 --running;
                 finished.notify_one();
@@ -238,7 +237,6 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
     }
     // The calling thread works too. When it runs out of tasks it waits for the others, whose pairs
     // may be long ones, and goes on asking whether to stop.
-    Watch watch(stop, interrupted);
     work(watch);
     {
         std::unique_lock lock(counting);
@@ -250,7 +248,7 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
     }
     for (std::thread& thread : pool) thread.join();
     if (failure) std::rethrow_exception(failure);
-    return !stop;
+    return !watch.stopped();
 }
 
 }  // namespace maxflow

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <vector>
 
 #include "network.hpp"
+#include "watch.hpp"
 
 namespace maxflow {
 
@@ -17,9 +17,9 @@ struct Request {
 
 // result[(i * P + p) * T + j] is the flow from (tops[i], positions[p]) to token tokens[j].
 //
-// The answer does not depend on the number of threads. `interrupted`, if given, is asked from the
-// calling thread now and then; when it says yes, the work ends and `flows` returns false.
+// The answer does not depend on the number of threads. When the watch says to stop, the work ends
+// and `flows` returns false. Only the calling thread asks; it works, too.
 bool flows(const Network& network, const Request& request, std::size_t threads, Amount* result,
-           std::function<bool()> interrupted = {});
+           Watch& watch);
 
 }  // namespace maxflow

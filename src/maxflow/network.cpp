@@ -12,7 +12,7 @@ Amount capped_sum(Amount a, Amount b) { return std::min(unlimited, a + b); }
 }  // namespace
 
 Network::Network(std::size_t n, std::vector<const Amount*> layers,
-                 const std::vector<std::size_t>& tokens)
+                 const std::vector<std::size_t>& tokens, Watch* watch)
     : n_(n), words_(words_for(n)), layers_(std::move(layers)), slot_(n, absent) {
     std::vector<std::size_t> sinks;
     for (const std::size_t t : tokens) {
@@ -33,6 +33,7 @@ Network::Network(std::size_t n, std::vector<const Amount*> layers,
     constexpr std::size_t block = 8;
     for (std::size_t l = 1; l <= L; ++l) {
         for (std::size_t k0 = 0; k0 < n; k0 += block) {
+            if (watch && watch->stopped()) return;
             const std::size_t k1 = std::min(n, k0 + block);
             for (std::size_t i = 0; i < sinks.size(); ++i) {
                 Amount* to = columns_.data() + (i * L + l - 1) * n;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bits.hpp"
+#include "watch.hpp"
 
 namespace maxflow {
 
@@ -23,8 +24,10 @@ constexpr Amount unlimited = Amount{1} << 61;
 //   - diagonals, row sums of every layer and column sums of the first.
 class Network {
    public:
-    // `layers[l - 1]` is the n x n row-major matrix of layer l. Only `tokens` may be sinks.
-    Network(std::size_t n, std::vector<const Amount*> layers, const std::vector<std::size_t>& tokens);
+    // `layers[l - 1]` is the n x n row-major matrix of layer l. Only `tokens` may be sinks. When
+    // the watch says to stop, the network is left incomplete and must not be used.
+    Network(std::size_t n, std::vector<const Amount*> layers,
+            const std::vector<std::size_t>& tokens, Watch* watch = nullptr);
 
     std::size_t size() const { return n_; }
     std::size_t depth() const { return layers_.size(); }

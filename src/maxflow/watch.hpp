@@ -15,12 +15,17 @@ class Watch {
     explicit Watch(std::atomic<bool>& stop, std::function<bool()> ask = {})
         : stop_(stop), ask_(std::move(ask)) {}
 
+    // For another thread: it is told, but asks nobody.
+    Watch companion() const { return Watch(stop_); }
+
+    void stop() { stop_.store(true, std::memory_order_relaxed); }
+
     bool stopped() {
         if (ask_) {
             const auto now = std::chrono::steady_clock::now();
             if (now - asked_ > std::chrono::milliseconds(50)) {
                 asked_ = now;
-                if (ask_()) stop_.store(true, std::memory_order_relaxed);
+                if (ask_()) stop();
             }
         }
         return stop_.load(std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 // The solver against a plain augmenting-path solver on random layered networks of the kinds that
 // hurt, without Python: maxflow_test [--graphs N] [--seed S]
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -215,7 +216,9 @@ void check_graph(const Graph& g, Maker& random, Tally& tally) {
     const auto run = [&](const maxflow::Request& request, std::size_t threads) {
         std::vector<Amount> result(request.tops.size() * request.positions.size() *
                                    request.tokens.size());
-        maxflow::flows(network, request, threads, result.data());
+        std::atomic<bool> stop{false};
+        maxflow::Watch watch(stop);
+        maxflow::flows(network, request, threads, result.data(), watch);
         return result;
     };
     const maxflow::Request whole{tops, all, all};
@@ -259,10 +262,9 @@ void check_interruption(Tally& tally) {
     std::vector<Amount> result(2000 * 4 * g.n);
     for (const std::size_t threads : {1, 2}) {
         int asked = 0;
-        const bool complete = maxflow::flows(network, request, threads, result.data(), [&] {
-            ++asked;
-            return true;
-        });
+        std::atomic<bool> stop{false};
+        maxflow::Watch watch(stop, [&] { return ++asked; });
+        const bool complete = maxflow::flows(network, request, threads, result.data(), watch);
         tally.check(!complete && asked == 1, g, "stops when told to");
     }
 }
