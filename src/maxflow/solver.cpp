@@ -31,6 +31,7 @@ Solver::Solver(const Network& network, Watch* watch)
       source_((network.depth() + 1) * n_),
       sink_(source_.size()),
       own_(source_.size()),
+      others_(network.depth() + 1),
       spare_(n_),
       source_open_(sets_),
       sink_open_(sets_),
@@ -51,7 +52,7 @@ Amount Solver::flow(std::size_t top, std::size_t s, std::size_t t, Amount bound)
     begin(top, s, t, net_.causal() ? t : 0, net_.causal() ? s + 1 : n_);
     Amount total = columns(bound);
     if (total == bound) return total;
-    open();
+    if (!open()) return total;
     total += rows(bound - total);
     if (total < bound) {
         link();
@@ -70,7 +71,7 @@ Cut Solver::cut(std::size_t top, std::size_t s, std::size_t t) {
         const Amount bound = std::min(net_.out(top, s), net_.in(t));
         begin(top, s, t, 0, n_);
         cut.value = columns(bound);
-        open();
+        if (!open()) return cut;
         cut.value += rows(bound - cut.value);
         link();
         while (!stopped() && search()) cut.value += block(bound - cut.value);
@@ -162,7 +163,7 @@ Amount Solver::columns(Amount limit) {
     return total;
 }
 
-void Solver::open() {
+bool Solver::open() {
     const std::size_t first = low_word_ * word_bits;
     const std::size_t width = std::min(n_, high_word_ * word_bits) - first;
     std::fill_n(&spare_[first], width, Amount{0});
@@ -186,24 +187,23 @@ void Solver::open() {
     Word* last = &alive_[set(1)];
     positive(&sink_[at(1)], n_, low_word_, high_word_, last);
     // Layers are copied when they are first needed; `undo` keeps the copies true from then on.
-    if (copied_ + 1 < top_) {
-        others_.resize(edge(top_, 0));
-        others_open_.resize(edges(top_, 0));
-        others_back_.resize(edges(top_, 0), 0);
-        for (std::size_t l = copied_ + 1; l < top_; ++l) {
-            std::memcpy(&others_[edge(l, 0)], net_.row(l, 0), n_ * n_ * sizeof(Amount));
-            std::memcpy(&others_open_[edges(l, 0)], net_.others(l, 0), n_ * words_ * sizeof(Word));
-        }
-        copied_ = top_ - 1;
+    for (; copied_ + 1 < top_; ++copied_) {
+        if (stopped()) return false;
+        const std::size_t l = copied_ + 1;
+        others_[l].assign(net_.row(l, 0), net_.row(l, 0) + n_ * n_);
+        others_open_.resize(edges(l + 1, 0));
+        others_back_.resize(edges(l + 1, 0), 0);
+        std::memcpy(&others_open_[edges(l, 0)], net_.others(l, 0), n_ * words_ * sizeof(Word));
     }
     linked_ = false;
+    return true;
 }
 
 // A blocking flow along edges downwards. The source's lowest rows have the fewest ways on, so they
 // go first, for the same reason as the short falls in `columns`.
 Amount Solver::rows(Amount limit) {
     Amount total = 0;
-    for (std::size_t l = 2; l <= top_ && total < limit; ++l) {
+    for (std::size_t l = 2; l <= top_ && total < limit && !stopped(); ++l) {
         const Amount want = source_down(l, limit - total);
         if (want == 0) continue;
         const Amount x = descend(l, s_, want);
@@ -263,7 +263,7 @@ Amount Solver::descend(std::size_t l, std::size_t k, Amount want) {
             if (sink == 0) erase(&sink_open_[set(l)], k);
             left -= x;
         }
-        Amount* row = &others_[edge(l, k)];
+        Amount* row = &others_[l][k * n_];
         Word* open = &others_open_[edges(l, k)];
         const Word not_token = ~(Word{1} << (t_ % word_bits));
         for (std::size_t w = low_word_; w < high_word_ && left > 0; ++w) {
@@ -441,7 +441,7 @@ bool Solver::advance(Visit& v) const {
                 return choose(true, t_, sink_[at(l) + k]);
             }
             const std::size_t m = first_but_token(&others_open_[edges(l, k)], to);
-            if (m < n_) return choose(true, m, others_[edge(l, k) + m]);
+            if (m < n_) return choose(true, m, others_[l][k * n_ + m]);
         }
     }
     if (v.turns < turns_ && l + 1 < top_) {
@@ -458,7 +458,7 @@ bool Solver::advance(Visit& v) const {
                 return choose(false, k, net_.diagonal(up)[k] - own_[at(up) + k]);
             }
             const std::size_t m = first(&others_back_[edges(up, k)], to);
-            if (m < n_) return choose(false, m, net_.row(up, m)[k] - others_[edge(up, m) + k]);
+            if (m < n_) return choose(false, m, net_.row(up, m)[k] - others_[up][m * n_ + k]);
         }
     }
     return false;
@@ -485,7 +485,7 @@ void Solver::push(const Visit& v, Amount amount) {
         assign(&own_open_[set(l)], k, open);
         assign(&own_back_[set(l)], k, back);
     } else {
-        Amount& left = others_[edge(l, k) + m];
+        Amount& left = others_[l][k * n_ + m];
         touch(l, k, m, left);
         left += change;
         assign(&others_open_[edges(l, k)], m, open);
@@ -498,7 +498,7 @@ void Solver::push(const Visit& v, Amount amount) {
 void Solver::undo() {
     for (std::size_t i = touched_.size(); i-- > 0;) {
         const Touch& e = touched_[i];
-        others_[edge(e.l, e.k) + e.m] = e.before;
+        others_[e.l][e.k * n_ + e.m] = e.before;
         insert(&others_open_[edges(e.l, e.k)], e.m);
         if (linked_) erase(&others_back_[edges(e.l, e.m)], e.k);
     }

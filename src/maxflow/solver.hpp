@@ -64,7 +64,7 @@ class Solver {
     void begin(std::size_t top, std::size_t s, std::size_t t, std::size_t low, std::size_t high);
     Amount source_down(std::size_t l, Amount limit) const;
     Amount columns(Amount limit);
-    void open();
+    bool open();  // false if it was stopped on the way
     Amount rows(Amount limit);
     Amount descend(std::size_t l, std::size_t k, Amount want);
     Amount deliver(std::size_t l, std::size_t k, Amount want);
@@ -82,7 +82,6 @@ class Solver {
     bool stopped() const { return watch_ && watch_->stopped(); }
     std::size_t at(std::size_t l) const { return l * n_; }
     std::size_t set(std::size_t l) const { return l * words_; }
-    std::size_t edge(std::size_t l, std::size_t k) const { return ((l - 2) * n_ + k) * n_; }
     std::size_t edges(std::size_t l, std::size_t k) const { return ((l - 2) * n_ + k) * words_; }
     Word* reached(std::size_t turns, std::size_t l) {
         return reached_.data() + turns * sets_ + set(l);
@@ -104,7 +103,8 @@ class Solver {
     // What the edges can still take, by layer. An edge of the source's column is in `source_`,
     // any other into the token's column in `sink_` (layer 1 included), any other diagonal one
     // in `own_`, the rest in `others_` (layers 2 .. top - 1).
-    std::vector<Amount> source_, sink_, own_, others_;
+    std::vector<Amount> source_, sink_, own_;
+    std::vector<std::vector<Amount>> others_;
     std::vector<Amount> spare_;  // what a column can still carry from top to bottom
     std::vector<Word> source_open_, sink_open_, own_open_, others_open_;
     std::vector<Word> source_back_, sink_back_, own_back_, others_back_;  // edges that carry flow
