@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import attnflow
 from attnflow.cli import main
 from attnflow.explain import Explainer
 
-WORDS = "the keys key to cabinet s are is on table a film that no one will forget".split()
+SENTENCE = "the keys key to cabinet s are is on table a film that no one will forget"
 VOCABULARY = {
-    word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s"])
+    word: i
+    for i, word in enumerate(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SENTENCE.split(), "##s"]
+    )
 }
 SIZES = {
     "vocab_size": len(VOCABULARY),
@@ -395,11 +399,12 @@ def test_generate_is_for_causal_models_and_checks_its_options(decoder, masked):
 def test_what_is_not_a_model_is_refused():
     with pytest.raises(attnflow.ModelError, match="model is str; expected a model of transformers"):
         Explainer("bert-base-uncased", encoder_tokenizer())
+    config = transformers.T5Config(
+        vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_kv=4, d_ff=8
+    )
+    model = transformers.T5ForConditionalGeneration(config)
     with pytest.raises(attnflow.ModelError, match="is an encoder-decoder"):
-        config = transformers.T5Config(
-            vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_kv=4, d_ff=8
-        )
-        Explainer(transformers.T5ForConditionalGeneration(config), encoder_tokenizer())
+        Explainer(model, encoder_tokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -495,3 +500,47 @@ def test_the_command_saves_and_says_what_is_wrong(saved, tmp_path, capsys):
     assert "--output saves one explanation, and 2 texts were given" in capsys.readouterr().err
     assert main(["explain", "--model", str(saved), "--layer", "9", "a film"]) == 1
     assert "layer is 9, but there are 3 layers" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory):
+    """A vision classifier in a folder, with its image processor and an image."""
+    folder = tmp_path_factory.mktemp("vit")
+    config = transformers.ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=24,
+        patch_size=8,
+        id2label={0: "cat", 1: "dog"},
+    )
+    model = sharpen(transformers.ViTForImageClassification(config))
+    model.save_pretrained(folder)
+    transformers.ViTImageProcessorPil(size={"height": 24, "width": 24}).save_pretrained(folder)
+    image = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
+    Image.fromarray(image).save(folder / "image.png")
+    return folder, image
+
+
+def test_a_vision_model_is_loaded_and_explained_like_any_other(seeing):
+    folder, image = seeing
+    explainer = Explainer.from_pretrained(folder)
+    assert explainer.task == "image-classification"
+    explanation = explainer.explain(image, method="rollout")
+    assert explanation.grid == (3, 3)
+    assert explanation.tokens[:2] == ("[CLS]", "0,0")
+    assert explanation.prediction.label in ("cat", "dog")
+    assert explanation.map("image").shape == (30, 40)
+    together = explainer.explain([image, folder / "image.png"], method="rollout")
+    for one in together:
+        np.testing.assert_allclose(one.layer_scores, explanation.layer_scores, atol=1e-5)
+
+
+def test_the_command_explains_an_image(seeing, capsys):
+    folder, _ = seeing
+    arguments = ["explain", "--model", str(folder), "--method", "rollout", "--json"]
+    assert main([*arguments, str(folder / "image.png")]) == 0
+    assert json.loads(capsys.readouterr().out)["grid"] == [3, 3]
+    assert main([*arguments, str(folder / "missing.png")]) == 1
+    assert "missing.png" in capsys.readouterr().err

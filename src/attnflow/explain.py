@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow import vision
 from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
 from attnflow.explanation import Explanation, Prediction
 from attnflow.flow import attention_flow, flow_bound
@@ -106,19 +107,21 @@ class _Measured(NamedTuple):
 
 
 class Explainer:
-    """Explains what a Transformer's answer for a text came from.
+    """Explains what a Transformer's answer for a text, or for an image, came from.
 
-    Works with encoders and with causal decoders of Hugging Face's transformers, with or without a
-    head: what the model is for is recognised from its class. The model is left as it was found.
+    Works with encoders, causal decoders and vision models of Hugging Face's transformers, with or
+    without a head: what the model is for is recognised from its class. The model is left as it was
+    found.
 
     Args:
         model: A model of transformers, in memory.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer, or the image processor of a vision model.
 
     Attributes:
         model: The model.
-        tokenizer: The tokenizer.
-        task: What the model is for: "classification", "masked-lm", "causal-lm" or "encoder".
+        tokenizer: The tokenizer, or image processor.
+        task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
+            "image-classification" or "image-encoder".
         name: The model's name or path.
 
     Raises:
@@ -151,12 +154,17 @@ class Explainer:
             )
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelError(
-                f"{type(model).__name__} is an encoder-decoder; encoders and causal decoders can "
-                "be explained"
+                f"{type(model).__name__} is an encoder-decoder; encoders, causal decoders and "
+                "vision models can be explained"
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.task = _task_of(type(model).__name__)
+        self._sees = vision.is_vision_model(model)
+        if self._sees:
+            vision.token_layout(model)  # refuses models that attend within windows
+            self.task = vision.task_of(type(model).__name__)
+        else:
+            self.task = _task_of(type(model).__name__)
         self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
         self._uniform: dict[Any, NDArray[np.float64]] = {}
 
@@ -175,8 +183,9 @@ class Explainer:
 
         Args:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
-            task: What to load it for: "classification", "masked-lm", "causal-lm" or "encoder".
-                "auto" is what the checkpoint was saved as.
+            task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
+                "image-classification" or "image-encoder". "auto" is what the checkpoint was saved
+                as.
             device: A device of torch. "auto" is a GPU if there is one.
             dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and what the
                 checkpoint was saved in elsewhere.
@@ -194,8 +203,9 @@ class Explainer:
         _require_hf()
         import transformers
 
-        if task != "auto" and task not in TASKS:
-            raise OptionError(f"task is {task!r}; expected auto, {', '.join(TASKS)}")
+        valid = ("auto", *TASKS, *vision.TASKS)
+        if task not in valid:
+            raise OptionError(f"task is {task!r}; expected {', '.join(valid)}")
         place = _device(device)
         number = _dtype(dtype, place)
         path = Path(name_or_path)
@@ -206,29 +216,33 @@ class Explainer:
         try:
             with _quiet(transformers):
                 config = transformers.AutoConfig.from_pretrained(name, **source)
-                if task == "auto":
-                    # A GGUF file names no class; such files are made of causal language models.
-                    unnamed = "ForCausalLM" if "gguf_file" in source else ""
-                    task = _task_of((config.architectures or [unnamed])[0])
-                auto = {
-                    "classification": transformers.AutoModelForSequenceClassification,
-                    "masked-lm": transformers.AutoModelForMaskedLM,
-                    "causal-lm": transformers.AutoModelForCausalLM,
-                    "encoder": transformers.AutoModel,
-                }[task]
-                tokenizer = transformers.AutoTokenizer.from_pretrained(name, **source)
+                kind: Any = vision.model_class(config, task)
+                if kind is not None:
+                    reader = vision.load_image_processor(name, **source)
+                else:
+                    if task == "auto":
+                        # A GGUF file names no class; such files are made of causal models.
+                        unnamed = "ForCausalLM" if "gguf_file" in source else ""
+                        task = _task_of((config.architectures or [unnamed])[0])
+                    kind = {
+                        "classification": transformers.AutoModelForSequenceClassification,
+                        "masked-lm": transformers.AutoModelForMaskedLM,
+                        "causal-lm": transformers.AutoModelForCausalLM,
+                        "encoder": transformers.AutoModel,
+                    }[task]
+                    reader = transformers.AutoTokenizer.from_pretrained(name, **source)
                 if "gguf_file" not in source:
                     source["use_safetensors"] = None if allow_pickle else True
-                model = auto.from_pretrained(name, dtype=number, **source)
+                model = kind.from_pretrained(name, dtype=number, **source)
         except ImportError as error:
             raise MissingExtraError(f"loading {name} needs another package: {error}") from error
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(_loading_failed(name, path, error, allow_pickle)) from error
-        return cls(model.to(place).eval(), tokenizer)
+        return cls(model.to(place).eval(), reader)
 
     def explain(
         self,
-        inputs: str | Sequence[str],
+        inputs: Any,
         *,
         method: str = "flow",
         layer: int = -1,
@@ -243,10 +257,11 @@ class Explainer:
         drop_sink: bool = False,
         truncate: bool = False,
     ) -> Any:
-        """Explain the model's answer for a text, or for each of many texts.
+        """Explain the model's answer for a text or an image, or for each of many.
 
         Args:
-            inputs: A text, or a list of texts.
+            inputs: A text, or a list of texts. For a vision model an image, or a list of images: a
+                Pillow image, a uint8 array of shape (height, width, 3), or a path.
             method: "raw" attention, "rollout" or "flow".
             layer: The layer whose embedding is explained, from 1; -1 is the last.
             position: The position whose embedding is explained: an index, "cls", "mask", "last",
@@ -267,7 +282,8 @@ class Explainer:
             truncate: Cut a text that is longer than the model takes, instead of an error.
 
         Returns:
-            An `Explanation`, or a list of them, one for each text, in their order.
+            An `Explanation`, or a list of them, one for each text or image, in their order. For an
+            image, `Explanation.grid` and `Explanation.map` place the scores.
 
         Raises:
             OptionError: If an option is not valid for this model; the message says what is.
@@ -288,35 +304,42 @@ class Explainer:
             "drop_sink": drop_sink,
             "truncate": truncate,
         }
-        if isinstance(inputs, str):
-            return next(self.explain_each([inputs], **options))[1]
-        texts = _texts(inputs)
-        results: list[Explanation | None] = [None] * len(texts)
-        for index, explanation in self.explain_each(texts, **options):
+        if self._sees:
+            items, many = vision.list_images(inputs)
+        else:
+            many = not isinstance(inputs, str)
+            items = _texts(inputs) if many else [inputs]
+        results: list[Explanation | None] = [None] * len(items)
+        for index, explanation in self.explain_each(items, **options):
             results[index] = explanation
-        return results
+        return results if many else results[0]
 
     def explain_each(
-        self, texts: Sequence[str], **options: Any
+        self, inputs: Sequence[Any], **options: Any
     ) -> Iterator[tuple[int, Explanation]]:
-        """Yield the explanations of many texts as they are done.
+        """Yield the explanations of many texts or images as they are done.
 
         Texts of similar length go through the model together, the short ones first. Every text is
         checked before the first one runs.
 
         Args:
-            texts: The texts.
+            inputs: The texts, or images.
             **options: The options of `explain`.
 
         Yields:
-            The index of a text, and its explanation.
+            The index of a text or image, and its explanation.
 
         Raises:
             AttnflowError: Whatever `explain` raises.
         """
         chosen = _Options.of(options)
+        if self._sees:
+            yield from vision.explain_each(
+                self.model, self.tokenizer, list(inputs), name=self.name, **chosen._asdict()
+            )
+            return
         self._check(chosen)
-        encoded = [self._encode(text, chosen.truncate) for text in texts]
+        encoded = [self._encode(text, chosen.truncate) for text in inputs]
         for text in encoded:
             self._position(text, chosen.position, causal=None)
         for batch in _batches([len(text.ids) for text in encoded]):

@@ -1,7 +1,8 @@
-"""Explanation: scores for the tokens of a text, and how they were made.
+"""Explanation: scores for the tokens of a text or an image, and how they were made.
 
-An explanation is what `attnflow` found out about one position of one text. It is immutable, it
-is stored and read without loss, and it says everything that is needed to make it again.
+An explanation is what `attnflow` found out about one position of one text or image. It is
+immutable, it is stored and read without loss, and it says everything that is needed to make it
+again.
 """
 
 import json
@@ -21,6 +22,7 @@ from attnflow.errors import MissingExtraError, OptionError
 __all__ = ["Comparison", "Explanation", "Prediction", "clusters"]
 
 METHODS = ("raw", "rollout", "flow")
+INTERPOLATIONS = ("bilinear", "nearest")
 FORMAT = "attnflow.explanation"
 VERSION = 1
 
@@ -55,7 +57,7 @@ class Comparison(NamedTuple):
 
 
 class Explanation:
-    """Scores for the tokens of a text, and how they were made.
+    """Scores for the tokens of a text or an image, and how they were made.
 
     Explanations are immutable: arrays are read-only copies, and attributes cannot be set.
 
@@ -79,6 +81,9 @@ class Explanation:
         saturation: For flow, the share of tokens, from 0 to 1, to which the flow is as large as
             it can be whatever the position. None for other methods.
         notes: Warnings, in words.
+        grid: For an image, how many rows and columns of patches it was divided into. The tokens
+            that are not special are then patches, each named by its row and column: "0,0", "0,1"
+            and so on. Its text is empty. None for a text.
 
     Attributes:
         tokens: As given, a tuple.
@@ -98,6 +103,7 @@ class Explanation:
         options: As given, a read-only mapping. Lists are tuples.
         saturation: As given.
         notes: As given, a tuple.
+        grid: As given, a tuple.
 
     Raises:
         OptionError: If an argument has the wrong type, shape, length or range.
@@ -123,6 +129,7 @@ class Explanation:
     """
 
     __slots__ = (
+        "grid",
         "layer",
         "layer_scores",
         "method",
@@ -157,6 +164,7 @@ class Explanation:
     options: Mapping[str, Any]
     saturation: float | None
     notes: tuple[str, ...]
+    grid: tuple[int, int] | None
 
     def __init__(
         self,
@@ -177,6 +185,7 @@ class Explanation:
         options: Mapping[str, Any] | None = None,
         saturation: float | None = None,
         notes: Sequence[str] = (),
+        grid: tuple[int, int] | None = None,
     ) -> None:
         names = _strings(tokens, "tokens")
         values = _numbers(scores, "scores", 1)
@@ -213,12 +222,13 @@ class Explanation:
             "prediction": None if prediction is None else _prediction(prediction),
             "text": source,
             "spans": _spans(spans, len(names), len(source)),
-            "special": _booleans(special, "special", len(names)),
+            "special": (flags := _booleans(special, "special", len(names))),
             "model": _string(model, "model"),
             "task": _string(task, "task"),
             "options": _options(options),
             "saturation": None if saturation is None else _share(saturation, "saturation"),
             "notes": _strings(notes, "notes"),
+            "grid": None if grid is None else _grid(grid, names, flags),
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -242,9 +252,10 @@ class Explanation:
 
     def __repr__(self) -> str:
         best = ", ".join(f"{token!r} {score:.3g}" for token, score in self.top(3))
+        grid = "" if self.grid is None else f"grid={self.grid}, "
         return (
             f"Explanation(method={self.method!r}, layer={self.layer}, position={self.position}, "
-            f"{len(self.tokens)} tokens, highest: {best or 'none'})"
+            f"{grid}{len(self.tokens)} tokens, highest: {best or 'none'})"
         )
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
@@ -323,6 +334,9 @@ class Explanation:
             words as the text has them, with their spans. Scores, of every layer too, are the sums
             over the tokens of a word. `position` is still the index among the model's tokens.
 
+        Raises:
+            OptionError: If it is the explanation of an image, which has no words.
+
         Example:
             >>> import numpy as np
             >>> explanation = Explanation(
@@ -341,6 +355,8 @@ class Explanation:
             >>> explanation.words().top(3)
             [("don't", 0.5), ('panic', 0.25), ('!', 0.25)]
         """
+        if self.grid is not None:
+            raise OptionError("this is the explanation of an image, which has patches and no words")
         groups, spans = _group_into_words(self.text, self.spans, self.special)
         names = []
         for group, span in zip(groups, spans, strict=True):
@@ -355,6 +371,72 @@ class Explanation:
             special=[self.special[group[0]] for group in groups],
             options={**self.options, "words": True},
         )
+
+    def map(
+        self, size: tuple[int, int] | str | None = None, *, interpolation: str = "bilinear"
+    ) -> NDArray[np.float64]:
+        """Return the scores of an image's patches as a map.
+
+        The map is of the whole image as it was given, before the model's preprocessing made it
+        smaller or cut off its edges. What the model did not see has no score: the map is NaN
+        there, which is not the same as a patch that scores 0.
+
+        Args:
+            size: The height and width of the map; "image" for those of the image; None for one
+                number a patch.
+            interpolation: Between the middles of patches, "bilinear"; or "nearest", where every
+                patch is an area of one value. Without a size it has no effect.
+
+        Returns:
+            float64 of shape (height, width); without a size, the grid of patches of shape (rows,
+            columns). NaN where the option ``area`` says that the model did not see the image, and
+            where the score of a patch was left out.
+
+        Raises:
+            OptionError: If it is not the explanation of an image, or an argument is not valid.
+
+        Example:
+            >>> explanation = Explanation(
+            ...     tokens=["[CLS]", "0,0", "0,1"],
+            ...     scores=[0.5, 0.25, 0.75],
+            ...     layer_scores=[[0.5, 0.25, 0.75]],
+            ...     method="raw",
+            ...     layer=1,
+            ...     position=0,
+            ...     text="",
+            ...     spans=[None, None, None],
+            ...     special=[True, False, False],
+            ...     model="tiny",
+            ...     task="image-encoder",
+            ...     grid=(1, 2),
+            ... )
+            >>> explanation.map()
+            array([[0.25, 0.75]])
+            >>> explanation.map((1, 4))
+            array([[0.25 , 0.375, 0.625, 0.75 ]])
+            >>> explanation.map((1, 4), interpolation="nearest")
+            array([[0.25, 0.25, 0.75, 0.75]])
+        """
+        if self.grid is None:
+            raise OptionError("this is the explanation of a text, and a map is made of an image's")
+        if interpolation not in INTERPOLATIONS:
+            raise OptionError(
+                f"interpolation is {interpolation!r}; expected {' or '.join(INTERPOLATIONS)}"
+            )
+        values = np.full(self.grid, np.nan)
+        for token, score, special in zip(self.tokens, self.scores, self.special, strict=True):
+            if not special:
+                values[_cell(token)] = score
+        if size is None:
+            return values
+        if isinstance(size, str):
+            if size != "image":
+                raise OptionError(f"size is {size!r}; expected (height, width), 'image' or None")
+            size = self.options.get("image_size")
+            if size is None:
+                raise OptionError("size is 'image', but the image's size is not known; give it")
+        area = self.options.get("area", (0.0, 0.0, 1.0, 1.0))
+        return _resampled(values, _pair(size, "size"), _area(area), interpolation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as lists, dictionaries, strings and numbers.
@@ -381,6 +463,7 @@ class Explanation:
             "saturation": self.saturation,
             "options": _thawed(self.options),
             "notes": list(self.notes),
+            "grid": None if self.grid is None else list(self.grid),
         }
 
     @classmethod
@@ -410,6 +493,8 @@ class Explanation:
                 f"data has version {_short(version)} of {FORMAT!r}; "
                 f"this release of attnflow reads version {VERSION}"
             )
+        # Explanations stored before there were any of images have no grid.
+        data = {"grid": None, **data}
         names = [name for name in cls.__slots__ if name not in data]
         if names:
             raise OptionError(f"data lacks {', '.join(repr(name) for name in names)}")
@@ -742,6 +827,60 @@ def _extent(
     return min(start for start, _ in inside), max(end for _, end in inside)
 
 
+# Maps of images.
+
+
+def _resampled(
+    values: NDArray[np.float64],
+    size: tuple[int, int],
+    area: tuple[float, float, float, float],
+    interpolation: str,
+) -> NDArray[np.float64]:
+    """Return the map of an image, of which a grid of patches covers an area."""
+    rows, row_of, rows_seen = _weights(size[0], values.shape[0], area[0], area[2])
+    columns, column_of, columns_seen = _weights(size[1], values.shape[1], area[1], area[3])
+    nearest: NDArray[np.float64] = values[row_of][:, column_of]
+    if interpolation == "bilinear":
+        known = np.isfinite(values)
+        # Beside a patch without a score, its share goes to the others.
+        shares = rows @ known @ columns.T
+        sums = rows @ np.where(known, values, 0.0) @ columns.T
+        smooth = np.divide(sums, shares, out=np.full(size, np.nan), where=shares > 0)
+        nearest = np.where(np.isfinite(nearest), smooth, np.nan)
+    nearest[~rows_seen] = np.nan
+    nearest[:, ~columns_seen] = np.nan
+    return nearest
+
+
+def _weights(
+    pixels: int, patches: int, start: float, end: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how the pixels of one axis depend on its patches.
+
+    Args:
+        pixels: How many pixels there are.
+        patches: How many patches there are.
+        start: Where the first patch begins, as a share of the axis.
+        end: Where the last patch ends.
+
+    Returns:
+        The weights of the patches in each pixel, (pixels, patches), rows summing to 1; the patch
+        that each pixel lies in; and whether it lies in one at all.
+    """
+    # Where the middle of a pixel is, counted in patches.
+    place = ((np.arange(pixels) + 0.5) / pixels - start) / (end - start) * patches
+    inside = (place >= 0) & (place < patches)
+    nearest = np.clip(np.floor(place), 0, patches - 1).astype(np.int64)
+    middle = np.clip(place - 0.5, 0, patches - 1)
+    weights = np.maximum(0.0, 1.0 - np.abs(middle[:, None] - np.arange(patches)))
+    return weights, nearest, inside
+
+
+def _cell(token: str) -> tuple[int, int]:
+    row, _, column = token.partition(",")
+    return int(row), int(column)
+
+
 # Comparison.
 
 
@@ -888,6 +1027,42 @@ def _spans(values: Any, count: int, length: int) -> tuple[tuple[int, int] | None
             )
         spans.append((start, end))
     return tuple(spans)
+
+
+def _pair(value: Any, name: str) -> tuple[int, int]:
+    numbers = _sequence(value, name, "two integers")
+    if len(numbers) != 2:
+        raise OptionError(f"{name} must be two integers, got {_short(value)}")
+    first, second = (_integer(number, name) for number in numbers)
+    if min(first, second) < 1:
+        raise OptionError(f"{name} is ({first}, {second}); expected two integers of 1 or more")
+    return first, second
+
+
+def _grid(value: Any, tokens: Sequence[str], special: Sequence[bool]) -> tuple[int, int]:
+    rows, columns = _pair(value, "grid")
+    cells = {f"{row},{column}" for row in range(rows) for column in range(columns)}
+    for i, token in enumerate(tokens):
+        if special[i]:
+            continue
+        if token not in cells:
+            raise OptionError(
+                f"tokens[{i}] is {token!r}, given before or no patch of the grid ({rows}, "
+                f"{columns}); expected a row and a column such as '0,0'"
+            )
+        cells.remove(token)
+    return rows, columns
+
+
+def _area(value: Any) -> tuple[float, float, float, float]:
+    message = f"the option area is {_short(value)}; expected top, left, bottom and right"
+    numbers = value if isinstance(value, tuple) else ()
+    if len(numbers) != 4 or not all(isinstance(number, int | float) for number in numbers):
+        raise OptionError(message)
+    top, left, bottom, right = (float(number) for number in numbers)
+    if not (top < bottom and left < right):
+        raise OptionError(message)
+    return top, left, bottom, right
 
 
 def _numbers(values: Any, name: str, axes: int) -> NDArray[np.float64]:

@@ -5,6 +5,9 @@ Every method of this package works on one graph. Node (l, k) is position k after
 ``A[l] = (1 - r) W[l] + r I``. ``W[l]`` is the attention of layer l with its heads fused into one,
 and r is the residual share (Abnar and Zuidema 2020, section 3).
 
+An encoder-decoder makes such a graph too: its tokens are the source's and then the target's, and
+each of its steps leaves one of the two sides as it is.
+
 Layers count from 1, positions, tokens and heads from 0.
 """
 
@@ -18,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow._maxflow import UNLIMITED
 from attnflow.errors import AttentionError, GraphSizeError, OptionError
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "UNIT",
     "AttentionGraph",
     "as_graph",
+    "encoder_decoder_graph",
     "head_capacities",
     "resolve_index",
     "resolve_layer",
@@ -56,6 +61,8 @@ NO_WEIGHTS: Final = (
 )
 LAYER_SHAPES: Final = "(n, n), (H, n, n) or (1, H, n, n)"
 ARRAY_SHAPES: Final = "(L, n, n), (L, H, n, n) or (L, 1, H, n, n)"
+CROSS_LAYER_SHAPES: Final = "(m, n), (H, m, n) or (1, H, m, n)"
+CROSS_ARRAY_SHAPES: Final = "(L, m, n), (L, H, m, n) or (L, 1, H, m, n)"
 
 
 class AttentionGraph:
@@ -87,6 +94,9 @@ class AttentionGraph:
         heads: The head fusion, or the index of the head.
         residual: The residual share r.
         padding: Boolean array of shape (n,), True where padded, read-only.
+        passing: Boolean array of shape (L, n), read-only. True where a position passes a layer
+            unchanged, as one side of an encoder-decoder does where the other attends: the node is
+            the one below, seen again. False throughout for any other graph.
         attention: The fused attention W, float64 of shape (L, n, n), read-only. Rows sum to 1;
             padded rows and columns are 0.
 
@@ -120,24 +130,28 @@ class AttentionGraph:
             raise AttentionError(
                 "attentions is an AttentionGraph already; pass the attention weights themselves"
             )
-        stack = _read_layers(attentions)
-        self.layers: Final[int] = len(stack.items)
-        self.tokens: Final[int] = stack.tokens
-        self.heads: Final[str | int] = _resolve_heads(heads, stack.head_count)
+        given = attentions if isinstance(attentions, _Pair) else _read_layers(attentions)
+        self.layers: Final[int] = given.layers
+        self.tokens: Final[int] = given.tokens
+        self.heads: Final[str | int] = given.resolve_heads(heads)
         self.residual: Final[float] = _resolve_residual(residual)
         self.padding: Final[NDArray[np.bool_]] = _resolve_padding(padding, self.tokens)
-        self._head_count: Final[int | None] = stack.head_count
+        self.passing: Final[NDArray[np.bool_]] = given.passing()
+        self._head_count: Final[int | None] = given.head_count
         _check_size(self.layers, self.tokens)
-        self.attention: Final[NDArray[np.float64]] = _fuse_layers(stack, self.heads, self.padding)
+        self.attention: Final[NDArray[np.float64]] = given.fuse(self.heads, self.padding)
 
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
         """The edge weights A, float64 of shape (L, n, n), read-only.
 
         ``capacities[l - 1][k, m]`` is the weight of the edge from (l, k) to (l - 1, m). Rows sum to
-        1; padded rows and columns are 0. Computed when first asked for.
+        1; padded rows and columns are 0. A position that passes a layer has all its weight on
+        itself. Computed when first asked for.
         """
         capacities = _add_residual(self.attention, self.residual, ~self.padding)
+        # Not r + (1 - r), which may be off by a bit.
+        np.einsum("lii->li", capacities)[self.passing] = 1.0
         capacities.flags.writeable = False
         return capacities
 
@@ -146,9 +160,11 @@ class AttentionGraph:
         """The edge weights in whole units of 2**-50, int64 of shape (L, n, n), read-only.
 
         These are the capacities of attention flow, so that its arithmetic is exact. An edge that
-        weighs less than half a unit, about 4e-16, is no edge. Computed when first asked for.
+        weighs less than half a unit, about 4e-16, is no edge. Where a position passes a layer, its
+        edge is unlimited: 2**61, more than any graph carries. Computed when first asked for.
         """
         units = to_units(self.capacities)
+        np.einsum("lii->li", units)[self.passing] = UNLIMITED
         units.flags.writeable = False
         return units
 
@@ -156,8 +172,11 @@ class AttentionGraph:
     def causal(self) -> bool:
         """Whether no position attends to a later one, in any layer.
 
-        True if there are two tokens or more and every weight above the diagonal is exactly 0.
+        True if there are two tokens or more and every weight above the diagonal is exactly 0. Never
+        true of an encoder-decoder: the order of its tokens, the source's first, is not one of time.
         """
+        if self.passing.any():
+            return False
         return self.tokens > 1 and not any(
             # The first row settles it for nearly every graph that is not causal.
             layer[0, 1:].any() or np.triu(layer, 1).any()
@@ -208,6 +227,71 @@ def as_graph(attentions: Any, heads: str | int = "mean", residual: float = 0.5) 
     return graph
 
 
+def encoder_decoder_graph(
+    encoder: Any,
+    decoder: Any,
+    cross: Any,
+    *,
+    heads: str | int = "mean",
+    residual: float = 0.5,
+) -> AttentionGraph:
+    """Return the graph of an encoder-decoder, of n source tokens and m target tokens.
+
+    Its tokens are the source's, 0 to n - 1, and then the target's, n to n + m - 1. Its layers are
+    the encoder's, of which there are E, and then two for each layer of the decoder:
+
+    - layers 1 to E: source positions attend to each other;
+    - layer E + 2 i - 1: the self-attention of decoder layer i, among target positions;
+    - layer E + 2 i: its cross-attention. A target position gives r to itself, and shares out the
+      other 1 - r among the encoder's outputs.
+
+    So the output of decoder layer i, from 1, is that of graph layer E + 2 i, and target position k
+    is position n + k. The side that does not attend in a layer passes it unchanged. Its nodes are
+    those of the layer below, seen again: the edge between them weighs 1 in rollout and is
+    unlimited in flow. A flow from a position that attended in that layer or below is at most 1.
+    Only from a target token of layers 1 to E to itself there is no limit; that flow is given as
+    2048, the 2**61 units of an unlimited edge.
+
+    Args:
+        encoder: The encoder's self-attention, as `AttentionGraph` takes it, for n tokens.
+        decoder: The decoder's self-attention, as `AttentionGraph` takes it, for m tokens.
+        cross: The decoder's attention to the encoder's outputs: as `decoder`, but of m rows and
+            n columns.
+        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        residual: The share of the residual connection, from 0 to 1. Self-attention and
+            cross-attention have one each.
+
+    Returns:
+        The graph. Leave padded positions out of what you pass.
+
+    Raises:
+        AttentionError: If one of the three is not what `AttentionGraph` takes, or if they do not
+            fit each other.
+        OptionError: If `heads` or `residual` is not valid.
+        GraphSizeError: If the graph cannot fit into memory.
+
+    Example:
+        >>> import numpy as np
+        >>> encoder = np.array([[[0.5, 0.5], [0.0, 1.0]]])  # one layer, two source tokens
+        >>> decoder = np.array([[[1.0]]])  # one layer, one target token
+        >>> cross = np.array([[[0.25, 0.75]]])
+        >>> graph = encoder_decoder_graph(encoder, decoder, cross)
+        >>> graph
+        AttentionGraph(layers=3, tokens=3, heads='mean', residual=0.5)
+        >>> graph.capacities[2]  # cross-attention; the source passes
+        array([[1.   , 0.   , 0.   ],
+               [0.   , 1.   , 0.   ],
+               [0.125, 0.375, 0.5  ]])
+    """
+    pair = _Pair(
+        _read_layers(encoder, "encoder"),
+        _read_layers(decoder, "decoder"),
+        _read_layers(cross, "cross", square=False),
+    )
+    pair.check()
+    return AttentionGraph(pair, heads=heads, residual=residual)
+
+
 def head_capacities(
     attentions: Any, layer: int, head: int, residual: float = 0.5
 ) -> tuple[NDArray[np.float64], AttentionGraph]:
@@ -253,7 +337,7 @@ def head_capacities(
     row = resolve_index(layer, len(stack.items), "layer", "layers", first=1) - 1
     column = resolve_index(head, stack.head_count, "head", "heads")
     graph = AttentionGraph(attentions, residual=residual)
-    weights = _read_weights(stack.items[row], row, stack.tokens)[column].astype(np.float64)
+    weights = stack.read(row)[column].astype(np.float64)
     weights /= weights.sum(axis=1, keepdims=True)
     return _add_residual(weights, graph.residual, ~graph.padding), graph
 
@@ -413,75 +497,213 @@ def resolve_positions(
 
 
 class _Stack(NamedTuple):
-    """Attention as given: one item a layer, each of the same heads and tokens."""
+    """Attention as given: one item a layer, each of the same heads, rows and tokens."""
 
+    name: str
     items: list[Any]
     head_count: int | None
+    rows: int
     tokens: int
 
+    @property
+    def layers(self) -> int:
+        return len(self.items)
 
-def _read_layers(attentions: Any) -> _Stack:
+    def resolve_heads(self, heads: Any) -> str | int:
+        return _resolve_heads(heads, self.head_count, self.name)
+
+    def passing(self) -> NDArray[np.bool_]:
+        passing = np.zeros((self.layers, self.tokens), dtype=np.bool_)
+        passing.flags.writeable = False
+        return passing
+
+    def read(self, layer: int) -> NDArray[np.floating[Any]]:
+        """Return a layer's weights, float32 or float64 of shape (H, rows, tokens)."""
+        weights = _read_weights(self.items[layer], f"layer {layer + 1} of {self.name}")
+        return weights.reshape(-1, self.rows, self.tokens)
+
+    def fuse(self, heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Check every layer and fuse its heads; one layer at a time, to hold no more than needed.
+
+        Returns:
+            Array of shape (L, n, n), read-only.
+        """
+        fused = np.zeros((self.layers, self.tokens, self.tokens))
+        kept = np.flatnonzero(~padding)
+        for layer in range(self.layers):
+            if len(kept) == self.tokens:
+                fused[layer] = self.fuse_layer(layer, heads)
+            else:
+                weights, tolerance = self.read(layer)[:, kept], self.tolerance(layer)
+                places = _Places(layer, self.head_count is not None, kept)
+                _check_weights(weights, tolerance, places)
+                _check_padding(weights[:, :, padding], tolerance, places)
+                fused[layer][np.ix_(kept, kept)] = _fuse_heads(weights[:, :, kept], heads, places)
+        fused.flags.writeable = False
+        return fused
+
+    def fuse_layer(self, layer: int, heads: str | int) -> NDArray[np.float64]:
+        """Check a layer without padding and fuse its heads, into shape (rows, tokens)."""
+        weights = self.read(layer)
+        places = _Places(layer, self.head_count is not None, np.arange(self.rows), self.name)
+        _check_weights(weights, self.tolerance(layer), places)
+        return _fuse_heads(weights, heads, places)
+
+    def tolerance(self, layer: int) -> float:
+        """Return how far a row of a layer may be from summing to 1."""
+        is_bfloat16 = _dtype_name(self.items[layer]) == "bfloat16"
+        return BFLOAT16_ROW_TOLERANCE if is_bfloat16 else ROW_TOLERANCE
+
+
+class _Pair(NamedTuple):
+    """The attention of an encoder-decoder as given, to be laid out as one graph."""
+
+    encoder: _Stack
+    decoder: _Stack
+    cross: _Stack
+
+    @property
+    def layers(self) -> int:
+        return self.encoder.layers + 2 * self.decoder.layers
+
+    @property
+    def tokens(self) -> int:
+        return self.encoder.tokens + self.decoder.tokens
+
+    @property
+    def head_count(self) -> int | None:
+        counts = [stack.head_count for stack in self]
+        return None if None in counts else min(count for count in counts if count is not None)
+
+    def check(self) -> None:
+        """Check that the three fit each other."""
+        encoder, decoder, cross = self
+        if cross.layers != decoder.layers:
+            raise AttentionError(
+                f"cross has {cross.layers} layers, but decoder has {decoder.layers}; "
+                "expected one for each layer of the decoder"
+            )
+        if cross.rows != decoder.tokens:
+            raise AttentionError(
+                f"cross has {cross.rows} rows, but decoder has {decoder.tokens} tokens; "
+                "expected a row for each target token"
+            )
+        if cross.tokens != encoder.tokens:
+            raise AttentionError(
+                f"cross has {cross.tokens} columns, but encoder has {encoder.tokens} tokens; "
+                "expected a column for each source token"
+            )
+
+    def resolve_heads(self, heads: Any) -> str | int:
+        first, *others = (stack.resolve_heads(heads) for stack in self)
+        if any(other != first for other in others):
+            counts = ", ".join(f"{stack.name} has {stack.head_count}" for stack in self)
+            raise OptionError(
+                f"heads={heads} counts from the end, which is not the same head everywhere: "
+                f"{counts} heads; count from 0"
+            )
+        return first
+
+    def passing(self) -> NDArray[np.bool_]:
+        passing = np.zeros((self.layers, self.tokens), dtype=np.bool_)
+        depth, source = self.encoder.layers, self.encoder.tokens
+        passing[:depth, source:] = True
+        passing[depth:, :source] = True
+        passing.flags.writeable = False
+        return passing
+
+    def fuse(self, heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Check every layer, fuse its heads and put it in its place.
+
+        Args:
+            heads: The head fusion, or the index of the head.
+            padding: All False: an encoder-decoder's padding is left out beforehand.
+
+        Returns:
+            Array of shape (L, n + m, n + m), read-only.
+        """
+        fused = np.zeros((self.layers, self.tokens, self.tokens))
+        depth, source = self.encoder.layers, self.encoder.tokens
+        for layer in range(depth):
+            fused[layer, :source, :source] = self.encoder.fuse_layer(layer, heads)
+        for layer in range(self.decoder.layers):
+            own = depth + 2 * layer
+            fused[own, source:, source:] = self.decoder.fuse_layer(layer, heads)
+            fused[own + 1, source:, :source] = self.cross.fuse_layer(layer, heads)
+        np.einsum("lii->li", fused)[self.passing()] = 1.0
+        fused.flags.writeable = False
+        return fused
+
+
+def _read_layers(attentions: Any, name: str = "attentions", *, square: bool = True) -> _Stack:
     """Split attention into layers and check every shape and type."""
     if attentions is None:
-        raise AttentionError(f"attentions is None: {NO_WEIGHTS}")
+        raise AttentionError(f"{name} is None: {NO_WEIGHTS}")
     if isinstance(attentions, list | tuple):
-        items = _read_sequence(attentions)
+        items = _read_sequence(attentions, name, square)
     else:
-        items = _read_array(attentions)
-    first = _layer_size(items[0], 0)
-    for layer, item in enumerate(items):
-        size = _layer_size(item, layer)
+        items = _read_array(attentions, name, square)
+    first = _layer_size(items[0], f"layer 1 of {name}", square)
+    for layer, item in enumerate(items, 1):
+        where = f"layer {layer} of {name}"
+        size = _layer_size(item, where, square)
         if size != first:
             raise AttentionError(
-                f"layer {layer + 1} of attentions has {_describe_size(size)}, "
-                f"but layer 1 has {_describe_size(first)}; all layers must be alike"
+                f"{where} has {_describe_size(size, square)}, "
+                f"but layer 1 has {_describe_size(first, square)}; all layers must be alike"
             )
-        _check_numeric(item, layer)
-    return _Stack(items, *first)
+        _check_numeric(item, where)
+    return _Stack(name, items, *first)
 
 
-def _read_sequence(attentions: list[Any] | tuple[Any, ...]) -> list[Any]:
+def _read_sequence(attentions: list[Any] | tuple[Any, ...], name: str, square: bool) -> list[Any]:
     if not attentions:
-        raise AttentionError(f"attentions is an empty {type(attentions).__name__}: {NO_WEIGHTS}")
+        raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {NO_WEIGHTS}")
     missing = [layer for layer, item in enumerate(attentions, 1) if item is None]
     if missing:
-        raise AttentionError(f"layer {missing[0]} of attentions is None: {NO_WEIGHTS}")
-    items = [_with_shape(item, f"layer {i} of attentions") for i, item in enumerate(attentions, 1)]
+        raise AttentionError(f"layer {missing[0]} of {name} is None: {NO_WEIGHTS}")
+    items = [_with_shape(item, f"layer {i} of {name}") for i, item in enumerate(attentions, 1)]
     for layer, item in enumerate(items, 1):
         shape = tuple(item.shape)
         if len(shape) not in (2, 3, 4):
-            raise AttentionError(
-                f"layer {layer} of attentions has shape {shape}; expected {LAYER_SHAPES}"
-            )
+            expected = LAYER_SHAPES if square else CROSS_LAYER_SHAPES
+            raise AttentionError(f"layer {layer} of {name} has shape {shape}; expected {expected}")
         if len(shape) == 4 and shape[0] != 1:
             raise AttentionError(
-                f"layer {layer} of attentions has shape {shape}, a batch of {shape[0]} texts; "
-                "expected one: pick text k with [layer[k] for layer in attentions]"
+                f"layer {layer} of {name} has shape {shape}, a batch of {shape[0]} texts; "
+                f"expected one: pick text k with [layer[k] for layer in {name}]"
             )
     return [item[0] if len(item.shape) == 4 else item for item in items]
 
 
-def _read_array(attentions: Any) -> list[Any]:
+def _read_array(attentions: Any, name: str, square: bool) -> list[Any]:
     if hasattr(attentions, "attentions"):
         raise AttentionError(
-            f"attentions is a {type(attentions).__name__}, a model's whole output; "
+            f"{name} is a {type(attentions).__name__}, a model's whole output; "
             "pass its field, output.attentions"
+        )
+    if hasattr(attentions, "cross_attentions"):
+        raise AttentionError(
+            f"{name} is a {type(attentions).__name__}, an encoder-decoder's whole output; pass its "
+            "fields: encoder_decoder_graph(output.encoder_attentions, output.decoder_attentions, "
+            "output.cross_attentions)"
         )
     if not hasattr(attentions, "shape") and not hasattr(attentions, "__array__"):
         raise AttentionError(
-            "attentions must be an array, or a list or tuple of one array a layer; "
+            f"{name} must be an array, or a list or tuple of one array a layer; "
             f"got {type(attentions).__name__}"
         )
-    array = _with_shape(attentions, "attentions")
+    array = _with_shape(attentions, name)
     shape = tuple(array.shape)
     if len(shape) not in (3, 4, 5):
-        raise AttentionError(f"attentions has shape {shape}; expected {ARRAY_SHAPES}")
+        expected = ARRAY_SHAPES if square else CROSS_ARRAY_SHAPES
+        raise AttentionError(f"{name} has shape {shape}; expected {expected}")
     if shape[0] == 0:
-        raise AttentionError(f"attentions has shape {shape}, so there are no layers")
+        raise AttentionError(f"{name} has shape {shape}, so there are no layers")
     if len(shape) == 5 and shape[1] != 1:
         raise AttentionError(
-            f"attentions has shape {shape}, a batch of {shape[1]} texts in each layer; "
-            "expected one: pick text k with attentions[:, k]"
+            f"{name} has shape {shape}, a batch of {shape[1]} texts in each layer; "
+            f"expected one: pick text k with {name}[:, k]"
         )
     if len(shape) == 5:
         array = array[:, 0]
@@ -498,22 +720,23 @@ def _with_shape(value: Any, name: str) -> Any:
         raise AttentionError(f"{name} cannot be read as an array: {error}") from error
 
 
-def _layer_size(item: Any, layer: int) -> tuple[int | None, int]:
-    """Return the number of heads, None without a head axis, and the number of tokens."""
+def _layer_size(item: Any, where: str, square: bool) -> tuple[int | None, int, int]:
+    """Return the number of heads, None without a head axis, and those of rows and of tokens."""
     shape = tuple(item.shape)
-    if shape[-1] != shape[-2]:
+    if square and shape[-1] != shape[-2]:
         raise AttentionError(
-            f"layer {layer + 1} of attentions has {shape[-2]} rows and {shape[-1]} columns; "
+            f"{where} has {shape[-2]} rows and {shape[-1]} columns; "
             "expected as many of one as of the other, a row and a column for each token"
         )
     if 0 in shape:
-        raise AttentionError(f"layer {layer + 1} of attentions is empty: its shape is {shape}")
-    return (int(shape[0]) if len(shape) == 3 else None), int(shape[-1])
+        raise AttentionError(f"{where} is empty: its shape is {shape}")
+    return (int(shape[0]) if len(shape) == 3 else None), int(shape[-2]), int(shape[-1])
 
 
-def _describe_size(size: tuple[int | None, int]) -> str:
-    heads, tokens = size
-    return f"{'no head axis' if heads is None else f'{heads} heads'} and {tokens} tokens"
+def _describe_size(size: tuple[int | None, int, int], square: bool) -> str:
+    heads, rows, tokens = size
+    sides = f"{tokens} tokens" if square else f"{rows} rows of {tokens} columns"
+    return f"{'no head axis' if heads is None else f'{heads} heads'} and {sides}"
 
 
 def _dtype_name(item: Any) -> str:
@@ -522,12 +745,10 @@ def _dtype_name(item: Any) -> str:
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
-def _check_numeric(item: Any, layer: int) -> None:
+def _check_numeric(item: Any, where: str) -> None:
     name = _dtype_name(item)
     if not name.startswith(("float", "bfloat", "int", "uint")):
-        raise AttentionError(
-            f"layer {layer + 1} of attentions is of type {name}; expected real numbers"
-        )
+        raise AttentionError(f"{where} is of type {name}; expected real numbers")
 
 
 # ---- Options -------------------------------------------------------------------------------------
@@ -553,7 +774,7 @@ def _items(values: Any, name: str) -> list[Any]:
     return items
 
 
-def _resolve_heads(heads: Any, head_count: int | None) -> str | int:
+def _resolve_heads(heads: Any, head_count: int | None, name: str = "attentions") -> str | int:
     if isinstance(heads, str):
         if heads not in HEAD_FUSIONS:
             valid = ", ".join(repr(fusion) for fusion in HEAD_FUSIONS)
@@ -561,7 +782,7 @@ def _resolve_heads(heads: Any, head_count: int | None) -> str | int:
         return heads
     index = _integer(heads, "heads")
     if head_count is None:
-        raise OptionError(f"heads={index} picks a head, but attentions has no head axis")
+        raise OptionError(f"heads={index} picks a head, but {name} has no head axis")
     return resolve_index(index, head_count, "heads", "heads")
 
 
@@ -639,8 +860,8 @@ def _check_size(layers: int, tokens: int) -> None:
 # ---- Reading elements ----------------------------------------------------------------------------
 
 
-def _read_weights(item: Any, layer: int, tokens: int) -> NDArray[np.floating[Any]]:
-    """Return a layer's weights, float32 or float64 of shape (H, n, n), copied only if need be."""
+def _read_weights(item: Any, where: str) -> NDArray[np.floating[Any]]:
+    """Return a layer's weights, float32 or float64, copied only if need be."""
     try:
         if hasattr(item, "detach"):
             item = item.detach().cpu()
@@ -652,34 +873,8 @@ def _read_weights(item: Any, layer: int, tokens: int) -> NDArray[np.floating[Any
         if weights.dtype not in (np.float32, np.float64):
             weights = weights.astype(np.float32 if weights.dtype.itemsize < 4 else np.float64)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise AttentionError(
-            f"layer {layer + 1} of attentions cannot be read as an array: {error}"
-        ) from error
-    return weights.reshape(-1, tokens, tokens)
-
-
-def _fuse_layers(
-    stack: _Stack, heads: str | int, padding: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Check every layer and fuse its heads; one layer at a time, to hold no more than needed."""
-    fused = np.zeros((len(stack.items), stack.tokens, stack.tokens))
-    kept = np.flatnonzero(~padding)
-    for layer, item in enumerate(stack.items):
-        weights = _read_weights(item, layer, stack.tokens)
-        tolerance = ROW_TOLERANCE
-        if _dtype_name(item) == "bfloat16":
-            tolerance = BFLOAT16_ROW_TOLERANCE
-        places = _Places(layer, stack.head_count is not None, kept)
-        if len(kept) == stack.tokens:
-            _check_weights(weights, tolerance, places)
-            fused[layer] = _fuse_heads(weights, heads, places)
-        else:
-            weights = weights[:, kept]
-            _check_weights(weights, tolerance, places)
-            _check_padding(weights[:, :, padding], tolerance, places)
-            fused[layer][np.ix_(kept, kept)] = _fuse_heads(weights[:, :, kept], heads, places)
-    fused.flags.writeable = False
-    return fused
+        raise AttentionError(f"{where} cannot be read as an array: {error}") from error
+    return weights
 
 
 class _Places(NamedTuple):
@@ -688,6 +883,11 @@ class _Places(NamedTuple):
     layer: int
     has_heads: bool
     kept: NDArray[np.int64]
+    argument: str = "attentions"
+
+    def where(self) -> str:
+        layer = f"layer {self.layer + 1}"
+        return layer if self.argument == "attentions" else f"{layer} of {self.argument}"
 
     def name(self, head: int, row: int, column: int | None = None) -> str:
         parts = [f"layer {self.layer + 1}"]
@@ -710,28 +910,34 @@ def _check_weights(weights: NDArray[np.floating[Any]], tolerance: float, places:
         if len(bad):
             head, row, column = bad[0]
             raise AttentionError(
-                f"attentions holds {weights[head, row, column]} at "
+                f"{places.argument} holds {weights[head, row, column]} at "
                 f"{places.name(head, row, column)}; expected a finite number"
             )
     if weights.min() < 0:
         head, row, column = np.argwhere(weights < 0)[0]
         raise AttentionError(
-            f"attentions holds a negative weight, {weights[head, row, column]:.6g}, at "
+            f"{places.argument} holds a negative weight, {weights[head, row, column]:.6g}, at "
             f"{places.name(head, row, column)}; expected 0 or more"
         )
     if not sums.all():
         head, row = np.argwhere(sums == 0)[0]
+        cure = (
+            f"name it: AttentionGraph(attentions, padding=[{places.kept[row]}])"
+            if places.argument == "attentions"
+            else "leave it out"
+        )
         raise AttentionError(
-            f"attentions holds a row of zeros at {places.name(head, row)}; if the position is "
-            f"padded, name it: AttentionGraph(attentions, padding=[{places.kept[row]}])"
+            f"{places.argument} holds a row of zeros at {places.name(head, row)}; if the position "
+            f"is padded, {cure}"
         )
     off = np.abs(sums - 1.0)
     if off.max() > tolerance:
         head, row = np.unravel_index(off.argmax(), off.shape)
         raise AttentionError(
-            f"attentions has rows that do not sum to 1: the one at {places.name(head, row)} sums "
-            f"to {sums[head, row]:.6g}, off by {off[head, row]:.2g} where {tolerance:.1g} is "
-            "allowed; a model in train mode does this, by dropout: call model.eval() first"
+            f"{places.argument} has rows that do not sum to 1: the one at "
+            f"{places.name(head, row)} sums to {sums[head, row]:.6g}, off by "
+            f"{off[head, row]:.2g} where {tolerance:.1g} is allowed; a model in train mode does "
+            "this, by dropout: call model.eval() first"
         )
 
 
@@ -764,7 +970,7 @@ def _fuse_heads(
     if not sums.all():
         row = int(np.argmin(sums))
         raise AttentionError(
-            f"heads='min' leaves nothing of layer {places.layer + 1}, row {places.kept[row]}: "
+            f"heads='min' leaves nothing of {places.where()}, row {places.kept[row]}: "
             "there is no token that every head attends to; use heads='mean' or 'max'"
         )
     fused /= sums

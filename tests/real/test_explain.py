@@ -25,7 +25,7 @@ def reaction_model(albert):
 def test_an_encoder_is_explained_at_cls_word_by_word(sentence_encoder):
     text = "The keys to the cabinet are on the table."
     explanation = sentence_encoder.explain(text, method="rollout", words=True, special_tokens=False)
-    assert explanation.tokens == tuple(text.removesuffix(".").split()) + (".",)
+    assert explanation.tokens == (*text.removesuffix(".").split(), ".")
     model, tokenizer = sentence_encoder.model, sentence_encoder.tokenizer
     model.set_attn_implementation("eager")
     try:
@@ -71,9 +71,7 @@ def test_generated_tokens_are_explained_in_one_pass(language_model):
 
 def test_texts_of_the_decoder_are_explained_together_as_alone(language_model):
     texts = ["The keys to the cabinet", "Paris is", "It was a film that no one will forget"]
-    for text, together in zip(
-        texts, language_model.explain(texts, method="rollout"), strict=True
-    ):
+    for text, together in zip(texts, language_model.explain(texts, method="rollout"), strict=True):
         alone = language_model.explain(text, method="rollout")
         np.testing.assert_allclose(together.scores, alone.scores, atol=1e-4)
 

@@ -11,10 +11,11 @@ from attnflow.errors import MissingExtraError
 
 try:
     from attnflow.capture.forward import Captured, capture
+    from attnflow.capture.pair import CapturedPair, capture_pair
 except ImportError as error:
     raise MissingExtraError(
-        "capturing a model's attention needs torch and transformers 5 or later "
+        "capturing a model's attention needs torch and transformers 5.10 or later "
         f'({error}); run: pip install "attnflow[hf]"'
     ) from error
 
-__all__ = ["Captured", "capture"]
+__all__ = ["Captured", "CapturedPair", "capture", "capture_pair"]

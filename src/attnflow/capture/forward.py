@@ -10,12 +10,24 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from attnflow.capture.borrow import borrowed
-from attnflow.capture.interface import NAME, RECORDING, with_gradient
+from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
 from attnflow.errors import AttentionError, OptionError
 from attnflow.graph import HEAD_FUSIONS, resolve_index
 
-__all__ = ["Captured", "capture"]
+__all__ = [
+    "Captured",
+    "capture",
+    "check_heads",
+    "check_score",
+    "detached",
+    "input_size",
+    "is_encoder_decoder",
+    "ordinary",
+    "run_recorded",
+    "takes_part",
+    "weigh_by_gradient",
+]
 
 
 class Captured(NamedTuple):
@@ -83,38 +95,42 @@ def capture(
         torch.Size([1, 3, 8])
     """
     _check_model(model)
-    _check_heads(heads, model)
+    check_heads(heads, model)
     if score is not None and not callable(score):
         raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
-    size = _input_size(inputs)
+    size = input_size(inputs)
 
     # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
     # keeps one, such as a table of positions, would keep it for good.
     with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
-        # Tensors that the caller made in inference mode cannot be saved for gradients.
-        given = {
-            name: value.clone() if torch.is_tensor(value) and value.is_inference() else value
-            for name, value in inputs.items()
-        }
+        given = ordinary(inputs)
         recording = Recording(
             type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
         )
-        if _takes_part(model):
-            outputs = _run_recorded(model, given, recording)
+        if takes_part(model):
+            outputs = run_recorded(model, given, recording)
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
         _check_depth(model, recording)
         if score is None:
             return Captured(recording.layers, outputs)
-        values = _check_score(score(outputs), size.items)
-        layers = _weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
-        return Captured(layers, _detached(outputs))
+        values = check_score(score(outputs), size.items)
+        layers = weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
+        return Captured(layers, detached(outputs))
 
 
 # ---- Running the model ---------------------------------------------------------------------------
 
 
-def _takes_part(model: torch.nn.Module) -> bool:
+def ordinary(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs without tensors made in inference mode: none can be saved for gradients."""
+    return {
+        name: value.clone() if torch.is_tensor(value) and value.is_inference() else value
+        for name, value in inputs.items()
+    }
+
+
+def takes_part(model: torch.nn.Module) -> bool:
     """Whether any part of a model takes its attention function from transformers.
 
     Transformers tells from the source of the model. Asking first saves models that do not take part
@@ -127,7 +143,7 @@ def _takes_part(model: torch.nn.Module) -> bool:
     )
 
 
-def _run_recorded(model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recording) -> Any:
+def run_recorded(model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recorder) -> Any:
     """Run a model with the attention function that records."""
     options = _options(model, output_attentions=False)
     with borrowed(model, NAME):
@@ -199,7 +215,7 @@ def _gradients_from_embeddings(
 # ---- Gradients -----------------------------------------------------------------------------------
 
 
-def _weigh_by_gradient(
+def weigh_by_gradient(
     values: torch.Tensor, layers: list[torch.Tensor], *, keep_heads: bool
 ) -> list[torch.Tensor]:
     """Return ``relu(d score / d A * A)`` of every layer, detached and on the CPU."""
@@ -228,14 +244,14 @@ def _weigh_by_gradient(
     return weighed
 
 
-def _detached(value: Any) -> Any:
+def detached(value: Any) -> Any:
     """Return outputs without the graph that made them, which would keep every layer in memory."""
     if torch.is_tensor(value):
         return value.detach()
     if isinstance(value, dict):
-        return type(value)(**{name: _detached(item) for name, item in value.items()})
+        return type(value)(**{name: detached(item) for name, item in value.items()})
     if type(value) in (list, tuple):
-        return type(value)(_detached(item) for item in value)
+        return type(value)(detached(item) for item in value)
     return value
 
 
@@ -253,17 +269,24 @@ class _Size(NamedTuple):
 def _check_model(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise OptionError(f"model must be a torch module, got {type(model).__name__}")
-    config = getattr(model, "config", None)
-    # The encoder of such a model may say so too, but takes no input for a decoder.
-    takes = inspect.signature(model.forward).parameters
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
+    if is_encoder_decoder(model):
         raise AttentionError(
             f"{type(model).__name__} is an encoder-decoder, whose attention is not that of one "
-            "stack of layers over the same tokens; capture its encoder: model.get_encoder()"
+            "stack of layers over the same tokens; use attnflow.capture.capture_pair, or capture "
+            "its encoder: model.get_encoder()"
         )
 
 
-def _check_heads(heads: Any, model: torch.nn.Module) -> None:
+def is_encoder_decoder(model: torch.nn.Module) -> bool:
+    """Whether a model is an encoder and a decoder in one."""
+    config = getattr(model, "config", None)
+    # The encoder of such a model may say so too, but takes no input for a decoder.
+    takes = inspect.signature(model.forward).parameters
+    return bool(getattr(config, "is_encoder_decoder", False)) and "decoder_input_ids" in takes
+
+
+def check_heads(heads: Any, model: torch.nn.Module) -> None:
+    """Check a head fusion or index, as far as the model's configuration tells."""
     if heads is None:
         return
     if isinstance(heads, str):
@@ -283,7 +306,8 @@ def _text_config(model: torch.nn.Module) -> Any:
     return config.get_text_config() if isinstance(config, PretrainedConfig) else config
 
 
-def _input_size(inputs: Any) -> _Size:
+def input_size(inputs: Any) -> _Size:
+    """Check inputs and return how large they are."""
     if not isinstance(inputs, Mapping):
         raise OptionError(
             "inputs must map names to tensors, as a tokenizer's output does; "
@@ -329,7 +353,8 @@ def _check_depth(model: torch.nn.Module, recording: Recording) -> None:
         )
 
 
-def _check_score(values: Any, items: int) -> torch.Tensor:
+def check_score(values: Any, items: int) -> torch.Tensor:
+    """Return what a score function gave, if it is one number with a gradient for each item."""
     if not torch.is_tensor(values) or tuple(values.shape) != (items,):
         got = f"shape {tuple(values.shape)}" if torch.is_tensor(values) else type(values).__name__
         raise OptionError(

@@ -54,6 +54,14 @@ class Recording:
             OptionError: If `heads` is the index of a head that there is not.
         """
         self._check_shape(tuple(weights.shape))
+        self.keep(weights)
+
+    def keep(self, weights: torch.Tensor) -> None:
+        """Take the weights of the next layer, of any shape (B, H, n, m), that was checked before.
+
+        Raises:
+            OptionError: If `heads` is the index of a head that there is not.
+        """
         if self.gradients:
             self.layers.append(weights)
         else:

@@ -1,0 +1,270 @@
+"""Run an encoder-decoder once and return its three kinds of attention."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from attnflow.capture.forward import (
+    check_heads,
+    check_score,
+    detached,
+    input_size,
+    is_encoder_decoder,
+    ordinary,
+    run_recorded,
+    takes_part,
+    weigh_by_gradient,
+)
+from attnflow.capture.recording import Recording
+from attnflow.errors import AttentionError, OptionError
+
+__all__ = ["CapturedPair", "capture_pair"]
+
+
+class CapturedPair(NamedTuple):
+    """What a forward pass of an encoder-decoder gave, for n source and m target positions.
+
+    Each kind of attention is a list of one tensor a layer, lowest first, on the CPU and detached;
+    float64 if the model computes in float64, float32 otherwise. Rows attend, columns are attended
+    to. Padded positions are still there.
+
+    Attributes:
+        encoder: The encoder's self-attention, each of shape (B, n, n), or (B, H, n, n) if the heads
+            were kept.
+        decoder: The decoder's self-attention, each of shape (B, m, m) or (B, H, m, m).
+        cross: The decoder's attention to the encoder's outputs, each of shape (B, m, n) or
+            (B, H, m, n).
+        outputs: What the model returned, without attention weights of its own.
+    """
+
+    encoder: list[torch.Tensor]
+    decoder: list[torch.Tensor]
+    cross: list[torch.Tensor]
+    outputs: Any
+
+
+def capture_pair(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    *,
+    heads: str | int | None = "mean",
+    score: Callable[[Any], torch.Tensor] | None = None,
+) -> CapturedPair:
+    """Run an encoder-decoder and capture the attention of every layer.
+
+    As `attnflow.capture.capture`: heads are fused as the layers pass, unless `heads` is None or
+    `score` is given; the model runs in eval mode and without a cache, and is left as it was found,
+    also after an exception.
+
+    `attnflow.graph.encoder_decoder_graph` makes a graph of the result, of one item at a time.
+
+    Args:
+        model: An encoder-decoder of transformers, such as T5, BART, Marian or Whisper. The source
+            positions of Whisper are frames of sound.
+        inputs: What the model takes, on its device, such as ``input_ids`` of shape (B, n),
+            ``attention_mask`` and ``decoder_input_ids`` of shape (B, m).
+        heads: How heads become one: "mean", "max", "min" or "sum" over the heads, re-normalised;
+            the index of one head; or None to keep all heads.
+        score: A function from the model's outputs to one number for each item, of shape (B,). If it
+            is given, the layers hold the gradient-weighted attention instead: the mean over heads
+            of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
+            keeps the heads apart.
+
+    Returns:
+        The attention of each layer, and the model's outputs.
+
+    Raises:
+        AttentionError: If the model is no encoder-decoder, or its attention is not to be had or not
+            that of layers with one self-attention, followed in the decoder by one cross-attention.
+        OptionError: If an argument is not valid, or no gradient comes from `score`.
+
+    Example:
+        >>> from transformers import BartConfig, BartModel
+        >>> model = BartModel(BartConfig(
+        ...     vocab_size=50, d_model=8, encoder_layers=1, decoder_layers=2,
+        ...     encoder_attention_heads=2, decoder_attention_heads=2,
+        ...     encoder_ffn_dim=16, decoder_ffn_dim=16,
+        ... ))
+        >>> captured = capture_pair(model, {
+        ...     "input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[2, 5]]),
+        ... })
+        >>> [tuple(layer.shape) for layer in captured.encoder]
+        [(1, 3, 3)]
+        >>> [tuple(layer.shape) for layer in captured.decoder]
+        [(1, 2, 2), (1, 2, 2)]
+        >>> [tuple(layer.shape) for layer in captured.cross]
+        [(1, 2, 3), (1, 2, 3)]
+    """
+    encoder, decoder = _parts(model)
+    check_heads(heads, model)
+    if score is not None and not callable(score):
+        raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
+    items = _check_inputs(inputs, model)
+
+    # Not in inference mode, for the same reasons as in `capture`.
+    with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
+        recording = _PairRecording(
+            type(model).__name__, encoder, decoder, items, heads, gradients=score is not None
+        )
+        outputs = run_recorded(model, ordinary(inputs), recording)
+        recording.check_depth()
+        found = (recording.encoder.layers, recording.decoder.layers, recording.cross.layers)
+        if score is None:
+            return CapturedPair(*found, outputs)
+        values = check_score(score(outputs), items)
+        every_layer = [layer for part in found for layer in part]
+        weighed = weigh_by_gradient(values, every_layer, keep_heads=heads is None)
+        first, second = len(found[0]), len(found[0]) + len(found[1])
+        return CapturedPair(
+            weighed[:first], weighed[first:second], weighed[second:], detached(outputs)
+        )
+
+
+class _Layer(NamedTuple):
+    """A layer: the encoder or the decoder, the list of layers inside it, and the place there."""
+
+    part: str
+    stack: str
+    place: int
+
+
+class _PairRecording:
+    """Takes weights as they are computed, and tells self-attention and cross-attention apart.
+
+    Which part an attention module belongs to is known from the model's tree. Within a layer of the
+    decoder, self-attention comes before cross-attention. Shapes would not tell: source and target
+    may be of the same length.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        encoder: torch.nn.Module,
+        decoder: torch.nn.Module,
+        batch: int,
+        heads: str | int | None,
+        gradients: bool,
+    ) -> None:
+        self.gradients: Final = gradients
+        self.encoder: Final = Recording(f"{model}'s encoder", batch, None, heads, gradients)
+        self.decoder: Final = Recording(f"{model}'s decoder", batch, None, heads, gradients)
+        self.cross: Final = Recording(f"{model}'s cross-attention", batch, None, heads, gradients)
+        self._model = model
+        self._layers = dict(_layers_of(encoder, "encoder")) | dict(_layers_of(decoder, "decoder"))
+        self._calls: Counter[_Layer] = Counter()
+
+    def take(self, module: Any, weights: torch.Tensor) -> None:
+        """Take the weights that an attention module has computed, of shape (B, H, rows, columns).
+
+        Raises:
+            AttentionError: If the module is in no layer of the encoder or decoder, or the shape is
+                not that of attention among all the positions.
+            OptionError: If `heads` is the index of a head that there is not.
+        """
+        layer = self._layers.get(module)
+        if layer is None:
+            raise AttentionError(
+                f"{type(module).__name__} of {self._model} is in no layer of its encoder or of its "
+                "decoder; expected attention in their layers alone"
+            )
+        self._calls[layer] += 1
+        if layer.part == "encoder":
+            self.encoder.add(weights)
+        elif self._calls[layer] == 1:
+            self.decoder.add(weights)
+        else:
+            self._check_cross(tuple(weights.shape))
+            self.cross.keep(weights)
+
+    def check_depth(self) -> None:
+        """Check that every layer attended, as often as it should."""
+        for part, expected in (("encoder", 1), ("decoder", 2)):
+            stacks = {layer.stack for layer in self._calls if layer.part == part}
+            if not stacks:
+                raise self._missing(part)
+            for layer in self._layers.values():
+                seen = self._calls[layer]
+                if layer.part == part and layer.stack in stacks and seen != expected:
+                    raise AttentionError(
+                        f"layer {layer.place + 1} of {self._model}'s {part} computed "
+                        f"attention {seen} times, where {expected} is expected: self-attention"
+                        f"{'' if part == 'encoder' else ' and then cross-attention'}; use a model "
+                        "whose layers are of this kind, such as T5, BART, Marian or Whisper"
+                    )
+
+    def _missing(self, part: str) -> AttentionError:
+        return AttentionError(
+            f"the attention of {self._model} is not to be had: no layer of its {part} calls the "
+            "attention interface of transformers; use another model, such as T5, BART, Marian or "
+            "Whisper"
+        )
+
+    def _check_cross(self, shape: tuple[int, ...]) -> None:
+        if not self.encoder.layers:
+            raise self._missing("encoder")
+        source, target = (part.layers[-1].shape[-1] for part in (self.encoder, self.decoder))
+        if shape[0] != self.decoder.layers[-1].shape[0] or shape[-2:] != (target, source):
+            raise AttentionError(
+                f"layer {len(self.cross.layers) + 1} of {self._model}'s decoder has "
+                f"cross-attention of shape {shape}; expected each of {target} target positions to "
+                f"attend to all {source} outputs of the encoder"
+            )
+
+
+def _layers_of(part: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Module, _Layer]]:
+    """Give the layer of every module of an encoder or decoder that is in a list of layers."""
+    for path, module in part.named_modules():
+        names = path.split(".")
+        numbered = [i for i, item in enumerate(names) if item.isdigit()]
+        if numbered:
+            # The outermost list: in T5 a layer is itself a list, of its sublayers.
+            yield module, _Layer(name, ".".join(names[: numbered[0]]), int(names[numbered[0]]))
+
+
+# ---- Checks --------------------------------------------------------------------------------------
+
+
+def _parts(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Return the encoder and the decoder of a model."""
+    if not isinstance(model, PreTrainedModel):
+        raise OptionError(f"model must be a model of transformers, got {type(model).__name__}")
+    name = type(model).__name__
+    if not is_encoder_decoder(model):
+        raise AttentionError(f"{name} is no encoder-decoder; use attnflow.capture.capture")
+    if not takes_part(model):
+        raise AttentionError(
+            f"the attention of {name} is not to be had: it does not take part in the attention "
+            "interface of transformers; use another model, such as T5, BART, Marian or Whisper"
+        )
+    encoder: torch.nn.Module = model.get_encoder()
+    decoder: torch.nn.Module = model.get_decoder()
+    return encoder, decoder
+
+
+def _check_inputs(inputs: Any, model: PreTrainedModel) -> int:
+    """Return the number of items."""
+    items = input_size(inputs).items
+    if inputs.get("encoder_outputs") is not None:
+        raise OptionError(
+            "inputs holds encoder_outputs, with which the encoder does not run and has no "
+            "attention; expected its inputs instead, such as input_ids"
+        )
+    targets = [
+        inputs.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
+    ]
+    given = [target for target in targets if torch.is_tensor(target)]
+    if not given and model.can_generate():
+        raise OptionError(
+            "inputs holds nothing for the decoder; expected decoder_input_ids, the target tokens "
+            f"that {type(model).__name__} is to attend from"
+        )
+    for target in given:
+        if target.numel() == 0 or target.shape[0] != items:
+            raise OptionError(
+                f"inputs holds {items} items for the encoder, but what it holds for the decoder is "
+                f"of shape {tuple(target.shape)}; expected as many, of one token or more"
+            )
+    return items
