@@ -384,7 +384,9 @@ def test_a_model_without_a_head_has_no_target_and_no_gradient(encoder):
 
 
 def test_generate_is_for_causal_models_and_checks_its_options(decoder, masked):
-    with pytest.raises(attnflow.OptionError, match="needs a causal language model"):
+    with pytest.raises(
+        attnflow.OptionError, match="needs a language model that writes, not one for masked-lm"
+    ):
         masked.generate("the")
     with pytest.raises(attnflow.OptionError, match="generate chooses position itself"):
         decoder.generate("the", position=0)
@@ -399,12 +401,6 @@ def test_generate_is_for_causal_models_and_checks_its_options(decoder, masked):
 def test_what_is_not_a_model_is_refused():
     with pytest.raises(attnflow.ModelError, match="model is str; expected a model of transformers"):
         Explainer("bert-base-uncased", encoder_tokenizer())
-    config = transformers.T5Config(
-        vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_kv=4, d_ff=8
-    )
-    model = transformers.T5ForConditionalGeneration(config)
-    with pytest.raises(attnflow.ModelError, match="is an encoder-decoder"):
-        Explainer(model, encoder_tokenizer())
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from attnflow.errors import (
 from attnflow.explain import Explainer
 from attnflow.explanation import Explanation
 from attnflow.flow import attention_flow, head_flow, saturation
-from attnflow.graph import AttentionGraph
+from attnflow.graph import AttentionGraph, encoder_decoder_graph
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout, head_rollout
 
@@ -46,6 +46,7 @@ __all__ = [
     "__version__",
     "attention_flow",
     "attention_rollout",
+    "encoder_decoder_graph",
     "head_flow",
     "head_rollout",
     "min_cut",

@@ -16,20 +16,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import vision
+from attnflow import seq2seq, vision
 from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
-from attnflow.explanation import Explanation, Prediction
-from attnflow.flow import attention_flow, flow_bound
+from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph, resolve_index
-from attnflow.rollout import attention_rollout
+from attnflow.scoring import (
+    BATCH_POSITIONS,
+    check_choices,
+    gradient_rows,
+    notes_on,
+    predict,
+    relative_to,
+    saturation_of,
+    scores_of,
+    shares,
+    sink_of,
+)
 
 if TYPE_CHECKING:
     from attnflow.capture import Captured
 
-__all__ = ["EDGES", "METHODS", "POSITIONS", "TASKS", "Explainer"]
+__all__ = ["POSITIONS", "TASKS", "Explainer"]
 
-METHODS: Final = ("raw", "rollout", "flow")
-EDGES: Final = ("attention", "gradient")
 POSITIONS: Final = ("auto", "cls", "mask", "last")
 
 # The tasks, and how the names of model classes end that are made for them.
@@ -39,14 +47,6 @@ TASKS: Final = {
     "causal-lm": ("ForCausalLM", "LMHeadModel"),
     "encoder": (),
 }
-
-# Texts of a batch are padded to the longest; this many positions keep a processor busy without
-# holding much more attention than one long text would.
-BATCH_POSITIONS: Final = 4096
-
-# From this share on, flow says next to nothing about the position asked about.
-SATURATED: Final = 0.95
-SINK: Final = 0.5
 
 
 class _Options(NamedTuple):
@@ -109,8 +109,8 @@ class _Measured(NamedTuple):
 class Explainer:
     """Explains what a Transformer's answer for a text, or for an image, came from.
 
-    Works with encoders, causal decoders and vision models of Hugging Face's transformers, with or
-    without a head: what the model is for is recognised from its class. The model is left as it was
+    Works with encoders, causal decoders, encoder-decoders and vision models of Hugging Face's
+    transformers: what the model is for is recognised from its class. The model is left as it was
     found.
 
     Args:
@@ -121,7 +121,7 @@ class Explainer:
         model: The model.
         tokenizer: The tokenizer, or image processor.
         task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
-            "image-classification" or "image-encoder".
+            "seq2seq-lm", "image-classification" or "image-encoder".
         name: The model's name or path.
 
     Raises:
@@ -152,15 +152,13 @@ class Explainer:
             raise ModelError(
                 f"tokenizer is {type(tokenizer).__name__}; expected the model's tokenizer"
             )
-        if getattr(model.config, "is_encoder_decoder", False):
-            raise ModelError(
-                f"{type(model).__name__} is an encoder-decoder; encoders, causal decoders and "
-                "vision models can be explained"
-            )
         self.model = model
         self.tokenizer = tokenizer
         self._sees = vision.is_vision_model(model)
-        if self._sees:
+        if getattr(model.config, "is_encoder_decoder", False):
+            seq2seq.check_model(model)
+            self.task = seq2seq.TASK
+        elif self._sees:
             vision.token_layout(model)  # refuses models that attend within windows
             self.task = vision.task_of(type(model).__name__)
         else:
@@ -184,8 +182,8 @@ class Explainer:
         Args:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
             task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
-                "image-classification" or "image-encoder". "auto" is what the checkpoint was saved
-                as.
+                "seq2seq-lm", "image-classification" or "image-encoder". "auto" is what the
+                checkpoint was saved as.
             device: A device of torch. "auto" is a GPU if there is one.
             dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and what the
                 checkpoint was saved in elsewhere.
@@ -203,7 +201,7 @@ class Explainer:
         _require_hf()
         import transformers
 
-        valid = ("auto", *TASKS, *vision.TASKS)
+        valid = ("auto", *TASKS, seq2seq.TASK, *vision.TASKS)
         if task not in valid:
             raise OptionError(f"task is {task!r}; expected {', '.join(valid)}")
         place = _device(device)
@@ -224,7 +222,10 @@ class Explainer:
                         # A GGUF file names no class; such files are made of causal models.
                         unnamed = "ForCausalLM" if "gguf_file" in source else ""
                         task = _task_of((config.architectures or [unnamed])[0])
+                        if getattr(config, "is_encoder_decoder", False):
+                            task = seq2seq.TASK
                     kind = {
+                        seq2seq.TASK: transformers.AutoModelForSeq2SeqLM,
                         "classification": transformers.AutoModelForSequenceClassification,
                         "masked-lm": transformers.AutoModelForMaskedLM,
                         "causal-lm": transformers.AutoModelForCausalLM,
@@ -260,13 +261,15 @@ class Explainer:
         """Explain the model's answer for a text or an image, or for each of many.
 
         Args:
-            inputs: A text, or a list of texts. For a vision model an image, or a list of images: a
-                Pillow image, a uint8 array of shape (height, width, 3), or a path.
+            inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
+                a source text and the target so far. For a vision model an image, or a list of
+                images: a Pillow image, a uint8 array of shape (height, width, 3), or a path.
             method: "raw" attention, "rollout" or "flow".
             layer: The layer whose embedding is explained, from 1; -1 is the last.
             position: The position whose embedding is explained: an index, "cls", "mask", "last",
                 or "auto": the mask of a masked language model, the last token of a causal model,
-                and CLS otherwise (the first token where there is no CLS).
+                the last of the target of an encoder-decoder, and CLS otherwise (the first token
+                where there is no CLS). An index of an encoder-decoder counts target positions.
             edges: What an edge weighs: "attention", or "gradient", the mean over heads of
                 relu(dy/dA * A) where y is the target's logit.
             target: The class, by name or index, or the token that the explanation is for. None is
@@ -304,8 +307,11 @@ class Explainer:
             "drop_sink": drop_sink,
             "truncate": truncate,
         }
+        items: list[Any]
         if self._sees:
             items, many = vision.list_images(inputs)
+        elif self.task == seq2seq.TASK:
+            items, many = seq2seq.list_pairs(inputs)
         else:
             many = not isinstance(inputs, str)
             items = _texts(inputs) if many else [inputs]
@@ -338,6 +344,12 @@ class Explainer:
                 self.model, self.tokenizer, list(inputs), name=self.name, **chosen._asdict()
             )
             return
+        if self.task == seq2seq.TASK:
+            pairs, _ = seq2seq.list_pairs(list(inputs))
+            yield from seq2seq.explain_each(
+                self.model, self.tokenizer, pairs, name=self.name, **chosen._asdict()
+            )
+            return
         self._check(chosen)
         encoded = [self._encode(text, chosen.truncate) for text in inputs]
         for text in encoded:
@@ -347,13 +359,13 @@ class Explainer:
             yield from zip(batch, self._explain_batch(group, chosen), strict=True)
 
     def generate(self, prompt: str, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
-        """Let a causal language model go on with a text, and explain every token it adds.
+        """Let a language model write on, and explain every token it adds.
 
         The tokens are generated greedily. Then one pass over the whole text captures the attention
-        for all of them.
+        for all of them. An encoder-decoder writes a target for the text.
 
         Args:
-            prompt: The text to go on with.
+            prompt: The text to go on with, or the source.
             max_new_tokens: How many tokens to add at most; fewer if the model ends the text.
             **options: Options of `explain` other than `position` and `target`.
 
@@ -362,14 +374,14 @@ class Explainer:
             before, and it scores all tokens up to there.
 
         Raises:
-            OptionError: If the model is not a causal language model or an option is not valid.
+            OptionError: If the model does not write text or an option is not valid.
             TextError: If the prompt is empty, or the text gets longer than the model takes.
         """
         import torch
 
-        if self.task != "causal-lm":
+        if self.task not in ("causal-lm", seq2seq.TASK):
             raise OptionError(
-                f"generate needs a causal language model; this one is for {self.task}"
+                f"generate needs a language model that writes, not one for {self.task}"
             )
         if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
             raise OptionError(f"max_new_tokens is {max_new_tokens!r}; expected a whole number")
@@ -379,6 +391,15 @@ class Explainer:
             if name in options:
                 raise OptionError(f"generate chooses {name} itself, token by token")
         checked = _Options.of(options)
+        if self.task == seq2seq.TASK:
+            return seq2seq.generate(
+                self.model,
+                self.tokenizer,
+                prompt,
+                max_new_tokens,
+                name=self.name,
+                **checked._asdict(),
+            )
         self._check(checked)
         text = self._encode(prompt, checked.truncate)
         ids = torch.tensor([text.ids], device=self.model.device)
@@ -405,22 +426,13 @@ class Explainer:
 
     def _check(self, options: _Options) -> None:
         """Check what can be checked before a text is read."""
-        if options.method not in METHODS:
-            raise OptionError(f"method is {options.method!r}; expected {', '.join(METHODS)}")
-        if options.edges not in EDGES:
-            raise OptionError(f"edges is {options.edges!r}; expected {', '.join(EDGES)}")
-        if options.receptive_field not in ("auto", True, False):
-            raise OptionError(
-                f"receptive_field is {options.receptive_field!r}; expected 'auto', True or False"
-            )
+        names = ("words", "special_tokens", "drop_sink", "truncate")
+        switches = {name: getattr(options, name) for name in names}
+        check_choices(options.method, options.edges, options.receptive_field, switches)
         if isinstance(options.position, str) and options.position not in POSITIONS:
             raise OptionError(
                 f"position is {options.position!r}; expected an index, {', '.join(POSITIONS)}"
             )
-        for name in ("words", "special_tokens", "drop_sink", "truncate"):
-            value = getattr(options, name)
-            if not isinstance(value, bool | np.bool_):
-                raise OptionError(f"{name} is {value!r}; expected True or False")
         layers = getattr(self.model.config, "num_hidden_layers", None)
         if isinstance(layers, int):
             resolve_index(options.layer, layers, "layer", "layers", first=1)
@@ -714,11 +726,10 @@ class Explainer:
             place = self._position(text, options.position, graph.causal)
             positions = [0 if place is None else place]
         layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
-        scores = _scores(graph, options.method, positions)
+        scores = scores_of(graph, options.method, positions)
         saturation: list[float | None] = [None] * len(positions)
         if options.method == "flow":
-            full = scores[layer - 1] == flow_bound(graph, positions)[layer - 1]
-            saturation = [float(row.mean()) for row in full]
+            saturation = [*saturation_of(graph, scores, layer, positions)]
         seen = [place + 1 if graph.causal else graph.tokens for place in positions]
         relative = options.receptive_field is True or (
             options.receptive_field == "auto" and graph.causal
@@ -726,7 +737,7 @@ class Explainer:
         # A row of raw attention over a uniform row is the same row once it is normalised.
         mask = _mask(graph) if relative and options.method != "raw" else None
         return _Measured(
-            layer, positions, scores, saturation, seen, [_sink(graph, n) for n in seen], mask
+            layer, positions, scores, saturation, seen, [sink_of(graph, n) for n in seen], mask
         )
 
     def _make(
@@ -740,10 +751,7 @@ class Explainer:
         """Return the explanation of each position of one text."""
         scores = measured.scores
         if measured.mask is not None:
-            uniform = self._uniform_scores(measured, options)
-            scores = np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0)
-            sums = scores.sum(axis=-1, keepdims=True)
-            np.divide(scores, sums, out=scores, where=sums > 0)
+            scores = relative_to(self._uniform_scores(measured, options), scores)
         return [
             self._explanation(
                 text,
@@ -786,7 +794,7 @@ class Explainer:
             )
             if len(self._uniform) >= 64:
                 self._uniform.clear()
-            self._uniform[key] = _scores(graph, options.method, measured.positions)
+            self._uniform[key] = scores_of(graph, options.method, measured.positions)
         return self._uniform[key]
 
     def _explanation(
@@ -803,33 +811,18 @@ class Explainer:
         options: _Options,
     ) -> Explanation:
         kept = [i for i in range(scores.shape[1]) if not (options.drop_sink and i == sink)]
+        notes = notes_on(
+            text.tokens,
+            scores[layer - 1],
+            position,
+            layer,
+            saturation,
+            None if options.drop_sink else sink,
+        )
         scores = scores[:, kept]
         if relative and options.drop_sink:
-            sums = scores.sum(axis=-1, keepdims=True)
-            scores = np.divide(scores, sums, out=scores.copy(), where=sums > 0)
-        notes = []
-        if saturation is not None and saturation >= SATURATED:
-            notes.append(
-                f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they get "
-                "all that they could get from any position, so that these scores say little about "
-                "this one. A lower layer, or rollout, says more."
-            )
-        total = scores[layer - 1].sum()
-        # A position that scores for being the one explained is no sink.
-        if sink in kept and sink != position and total > 0:
-            share = scores[layer - 1, kept.index(sink)] / total
-            if share > SINK:
-                notes.append(
-                    f"Token {sink}, {text.tokens[sink]!r}, takes {share:.0%} of the scores: an "
-                    "attention sink, where attention goes that has nowhere to go. "
-                    "drop_sink=True leaves it out."
-                )
-        prediction = None
-        if logits is not None:
-            exponentials = np.exp(logits - logits.max())
-            probabilities = exponentials / exponentials.sum()
-            top = int(probabilities.argmax())
-            prediction = Prediction(self._label(top), top, float(probabilities[top]))
+            scores = shares(scores)
+        prediction = None if logits is None else predict(logits, self._label)
         explanation = Explanation(
             tokens=tuple(text.tokens[i] for i in kept),
             scores=scores[layer - 1],
@@ -861,24 +854,11 @@ class Explainer:
         return explanation.words() if options.words else explanation
 
 
-def _scores(graph: AttentionGraph, method: str, positions: list[int]) -> NDArray[np.float64]:
-    """Return scores of every layer, of shape (L, P, n)."""
-    if method == "raw":
-        return graph.attention[:, positions].copy()
-    if method == "rollout":
-        return attention_rollout(graph, positions=positions)
-    return attention_flow(graph, positions=positions)
-
-
 def _graph(captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:
     """Return the graph of one text of a batch, its padding cut away."""
     layers: list[Any] = [layer[row, :count, :count] for layer in captured.layers]
     if options.edges == "gradient":
-        for i, layer in enumerate(layers):
-            weights = layer.double().numpy()
-            sums = weights.sum(axis=-1, keepdims=True)
-            # Where nothing that a position attends to helps the target, it keeps to itself.
-            layers[i] = np.where(sums > 0, weights / np.where(sums > 0, sums, 1), np.eye(count))
+        layers = [gradient_rows(layer.double().numpy()) for layer in layers]
     return AttentionGraph(layers, residual=options.residual)
 
 
@@ -892,13 +872,6 @@ def _mask(graph: AttentionGraph) -> NDArray[np.bool_]:
     return np.array(
         [[np.diagonal(layer, offset).any() for offset in offsets] for layer in graph.attention]
     )
-
-
-def _sink(graph: AttentionGraph, seen: int) -> int:
-    """Return the token that gets most attention from the others, over all layers."""
-    received = graph.attention[:, :seen, :seen].sum(axis=(0, 1))
-    itself = np.einsum("lkk->k", graph.attention[:, :seen, :seen])
-    return int(np.argmax(received - itself))
 
 
 def _texts(inputs: Any) -> list[str]:

@@ -63,7 +63,8 @@ def attention_flow(
 
     Returns:
         Array of shape (layers, P, T): the flow from each position of each layer to each token, at
-        most 1. Flows to or from padded positions are 0.
+        most 1. Flows to or from padded positions are 0. (Of an encoder-decoder, a target token that
+        a step only passes on has no limit there, and a flow of 2048 says so.)
 
     Raises:
         OptionError: If an option is not valid, or if `attentions` is a graph that was built with

@@ -25,10 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, ModelError, OptionError
-from attnflow.explanation import Explanation, Prediction
-from attnflow.flow import attention_flow, flow_bound
+from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph, resolve_index
-from attnflow.rollout import attention_rollout
+from attnflow.scoring import (
+    BATCH_POSITIONS,
+    check_choices,
+    gradient_rows,
+    notes_on,
+    predict,
+    relative_to,
+    saturation_of,
+    scores_of,
+    shares,
+    sink_of,
+)
 
 __all__ = [
     "TASKS",
@@ -47,16 +57,6 @@ TASKS: Final = {
     "image-classification": ("ForImageClassification", "ForImageClassificationWithTeacher"),
     "image-encoder": (),
 }
-
-METHODS: Final = ("raw", "rollout", "flow")
-EDGES: Final = ("attention", "gradient")
-
-# Images of a batch are of one size; this many positions keep a processor busy.
-BATCH_POSITIONS: Final = 4096
-
-# From this share on, flow says next to nothing about the position asked about.
-SATURATED: Final = 0.95
-SINK: Final = 0.5
 
 # How many labels an error lists.
 LISTED: Final = 10
@@ -612,20 +612,10 @@ def _checked(
     model: Any, *, words: Any, truncate: Any, receptive_field: Any, target: Any, **given: Any
 ) -> _Options:
     """Check every option before an image is read."""
-    for name, value, valid in (
-        ("method", given["method"], METHODS),
-        ("edges", given["edges"], EDGES),
-    ):
-        if value not in valid:
-            raise OptionError(f"{name} is {value!r}; expected {', '.join(valid)}")
-    if receptive_field not in ("auto", True, False):
-        raise OptionError(f"receptive_field is {receptive_field!r}; expected 'auto', True or False")
     switches = {"words": words, "truncate": truncate}
     for name in ("special_tokens", "drop_sink"):
         switches[name] = given[name]
-    for name, value in switches.items():
-        if not isinstance(value, bool | np.bool_):
-            raise OptionError(f"{name} is {value!r}; expected True or False")
+    check_choices(given["method"], given["edges"], receptive_field, switches)
     for name in ("words", "truncate"):
         if switches[name]:
             raise OptionError(f"{name}=True is for texts, and this model takes images")
@@ -777,22 +767,8 @@ def _check_count(model: Any, layout: Layout, grid: tuple[int, int], count: int) 
 def _graph(layers: list[NDArray[np.float64]], options: _Options) -> AttentionGraph:
     """Return the graph of one image."""
     if options.edges == "gradient":
-        sums = [layer.sum(axis=-1, keepdims=True) for layer in layers]
-        # Where nothing that a position attends to helps the target, it keeps to itself.
-        layers = [
-            np.where(total > 0, layer / np.where(total > 0, total, 1), np.eye(len(layer)))
-            for layer, total in zip(layers, sums, strict=True)
-        ]
+        layers = [gradient_rows(layer) for layer in layers]
     return AttentionGraph(layers, residual=options.residual)
-
-
-def _scores(graph: AttentionGraph, method: str, position: int) -> NDArray[np.float64]:
-    """Return the scores of every layer, of shape (L, n)."""
-    if method == "raw":
-        return graph.attention[:, position].copy()
-    if method == "rollout":
-        return attention_rollout(graph, positions=[position])[:, 0]
-    return attention_flow(graph, positions=[position])[:, 0]
 
 
 @lru_cache(maxsize=32)
@@ -801,14 +777,9 @@ def _uniform_scores(
 ) -> NDArray[np.float64]:
     """Return the scores where every token attends to all alike, of shape (L, n)."""
     even = np.full((layers, tokens, tokens), 1 / tokens)
-    scores = _scores(AttentionGraph(even, residual=residual), method, position)
+    scores = scores_of(AttentionGraph(even, residual=residual), method, [position])[:, 0]
     scores.flags.writeable = False
     return scores
-
-
-def _normalised(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    sums = scores.sum(axis=-1, keepdims=True)
-    return scores / np.where(sums > 0, sums, 1.0)
 
 
 def _explanation(
@@ -825,19 +796,24 @@ def _explanation(
     tokens = layout.tokens(picture.grid)
     position = _position(options.position, tokens, layout, type(model).__name__)
     layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
-    scores = _scores(graph, options.method, position)
+    every = scores_of(graph, options.method, [position])
     saturation = None
     if options.method == "flow":
-        bound = flow_bound(graph, [position])[layer - 1, 0]
-        saturation = float((scores[layer - 1] == bound).mean())
+        saturation = saturation_of(graph, every, layer, [position])[0]
+    scores = every[:, 0]
     if options.relative:
         even = _uniform_scores(graph.layers, graph.tokens, graph.residual, options.method, position)
-        scores = np.divide(scores, even, out=np.zeros_like(scores), where=even > 0)
-        scores = _normalised(scores)
-    received = graph.attention.sum(axis=(0, 1)) - np.einsum("lkk->k", graph.attention)
-    sink = int(np.argmax(received))
+        scores = relative_to(even, scores)
+    sink = sink_of(graph)
     kept = [i for i in range(len(tokens)) if not (options.drop_sink and i == sink)]
-    notes = _notes(tokens, scores[layer - 1], position, layer, saturation, sink, options)
+    notes = notes_on(
+        tokens,
+        scores[layer - 1],
+        position,
+        layer,
+        saturation,
+        None if options.drop_sink else sink,
+    )
     if averaged and tokens[position] == "[CLS]":
         notes.append(
             "The model's answer is the mean of two, one read off [CLS] and one off [DIST]. This "
@@ -845,14 +821,11 @@ def _explanation(
         )
     scores = scores[:, kept]
     if options.relative and options.drop_sink:
-        scores = _normalised(scores)
+        scores = shares(scores)
     labels = getattr(model.config, "id2label", None) or {}
     prediction = None
     if logits is not None:
-        exponentials = np.exp(logits - logits.max())
-        top = int(logits.argmax())
-        share = float(exponentials[top] / exponentials.sum())
-        prediction = Prediction(str(labels.get(top, top)), top, share)
+        prediction = predict(logits, lambda top: str(labels.get(top, top)))
     explanation = Explanation(
         tokens=[tokens[i] for i in kept],
         scores=scores[layer - 1],
@@ -882,32 +855,3 @@ def _explanation(
         grid=picture.grid,
     )
     return explanation if options.special_tokens else explanation.without_special_tokens()
-
-
-def _notes(
-    tokens: tuple[str, ...],
-    scores: NDArray[np.float64],
-    position: int,
-    layer: int,
-    saturation: float | None,
-    sink: int,
-    options: _Options,
-) -> list[str]:
-    """Return what a reader of the scores has to be warned of."""
-    notes = []
-    if saturation is not None and saturation >= SATURATED:
-        notes.append(
-            f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they get all "
-            "that they could get from any position, so that these scores say little about this "
-            "one. A lower layer, or rollout, says more."
-        )
-    total = scores.sum()
-    # A position that scores for being the one explained is no sink.
-    if not options.drop_sink and sink != position and total > 0:
-        share = scores[sink] / total
-        if share > SINK:
-            notes.append(
-                f"Token {sink}, {tokens[sink]!r}, takes {share:.0%} of the scores: an attention "
-                "sink, where attention goes that has nowhere to go. drop_sink=True leaves it out."
-            )
-    return notes
