@@ -12,12 +12,16 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Comparison", "Explanation", "Prediction", "clusters"]
 
@@ -538,10 +542,12 @@ class Explanation:
 
         Args:
             path: The file. Its ending says what is written: ".json" holds all there is and is
-                what `load` reads; ".csv" is the table of `to_dataframe`.
+                what `load` reads; ".csv" is the table of `to_dataframe`; ".html" is `to_html`;
+                ".png", ".svg" and ".pdf" are `plot`.
 
         Raises:
             OptionError: If the ending is not one of these.
+            MissingExtraError: If a figure is asked for and matplotlib is not installed.
             OSError: If the file cannot be written. A file that was there before is then as it was.
         """
         name = os.fspath(path)
@@ -599,6 +605,32 @@ class Explanation:
         from attnflow.view import terminal
 
         terminal.show(self, file)
+
+    def plot(self, ax: Any = None) -> "tuple[Figure, Axes]":
+        """Draw the scores of every layer over the tokens, or over an image's patches.
+
+        Args:
+            ax: Axes of matplotlib to draw into. None makes a figure of a fitting size.
+
+        Returns:
+            The figure and the axes. The figure is not shown.
+
+        Raises:
+            MissingExtraError: If matplotlib is not installed.
+        """
+        from attnflow.view.figures import heat_map
+
+        return heat_map(self, ax)
+
+    def to_html(self) -> str:
+        """Return the explanation as a page of its own.
+
+        Returns:
+            An HTML document that runs no script and asks the network for nothing.
+        """
+        from attnflow.view import page
+
+        return page(self)
 
     def _repr_html_(self) -> str:
         from attnflow.view import inline_html
@@ -933,7 +965,25 @@ def _csv(explanation: Explanation) -> bytes:
     return table.getvalue().encode()
 
 
-_ENDINGS: dict[str, Callable[[Explanation], bytes]] = {".json": _json, ".csv": _csv}
+def _html(explanation: Explanation) -> bytes:
+    return explanation.to_html().encode()
+
+
+def _figure(ending: str) -> Callable[[Explanation], bytes]:
+    def render(explanation: Explanation) -> bytes:
+        from attnflow.view import figures
+
+        return figures.render(explanation, ending)
+
+    return render
+
+
+_ENDINGS: dict[str, Callable[[Explanation], bytes]] = {
+    ".json": _json,
+    ".csv": _csv,
+    ".html": _html,
+    **{ending: _figure(ending) for ending in (".png", ".svg", ".pdf")},
+}
 
 
 def _write_whole(name: str, content: bytes) -> None:
