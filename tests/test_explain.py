@@ -2,6 +2,7 @@
 
 import copy
 import json
+import signal
 import subprocess
 import sys
 
@@ -485,6 +486,39 @@ def test_lines_of_standard_input_give_lines_of_json_in_their_order(saved):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["text"] for line in lines] == [text for text in texts if text]
     assert result.stderr == ""
+
+
+# A process started in the background of a shell script ignores Ctrl-C, and so do its children.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from attnflow.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_leaves_what_is_done_so_far(saved, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the keys to the cabinet are on a table\n" * 20_000)
+    command = ["explain", "--model", str(saved), "--method", "rollout", "--json"]
+    with texts.open() as lines:
+        process = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTIBLE, *command],
+            stdin=lines,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            first = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            rest, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    done = [json.loads(line) for line in (first + rest).splitlines()]
+    assert process.returncode == 130
+    assert said.endswith(f"attnflow: interrupted after {len(done)} of 20000 texts\n")
+    assert 0 < len(done) < 20_000
 
 
 def test_the_command_saves_and_says_what_is_wrong(saved, tmp_path, capsys):

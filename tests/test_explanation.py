@@ -636,7 +636,9 @@ def test_loading_a_missing_file_says_so(tmp_path):
 
 def test_an_unknown_ending_lists_the_known_ones(keys, tmp_path):
     for name in ("keys.txt", "keys", ".json"):
-        with pytest.raises(OptionError, match=r"path must end in \.json or \.csv or \.html or \.png"):
+        with pytest.raises(
+            OptionError, match=r"path must end in \.json or \.csv or \.html or \.png"
+        ):
             keys.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OptionError, match=r"path must end in \.json, .* got 'keys\.csv'"):

@@ -23,6 +23,7 @@ from attnflow.graph import AttentionGraph, resolve_index
 from attnflow.scoring import (
     BATCH_POSITIONS,
     check_choices,
+    check_edges,
     gradient_rows,
     notes_on,
     predict,
@@ -95,6 +96,7 @@ class _Measured(NamedTuple):
     `scores` is (L, P, n). For each position, `seen` is how many tokens it can see, and `sinks` the
     token most attended to among them. `mask` says which offsets, from -(n - 1) to n - 1, each layer
     attends over, (L, 2 n - 1); it is None where scores are not related to uniform attention.
+    `residual` is that of the graph.
     """
 
     layer: int
@@ -104,6 +106,7 @@ class _Measured(NamedTuple):
     seen: list[int]
     sinks: list[int]
     mask: NDArray[np.bool_] | None
+    residual: float | NDArray[np.float64]
 
 
 class Explainer:
@@ -270,15 +273,20 @@ class Explainer:
                 or "auto": the mask of a masked language model, the last token of a causal model,
                 the last of the target of an encoder-decoder, and CLS otherwise (the first token
                 where there is no CLS). An index of an encoder-decoder counts target positions.
-            edges: What an edge weighs: "attention", or "gradient", the mean over heads of
-                relu(dy/dA * A) where y is the target's logit.
+            edges: What an edge weighs: "attention"; "gradient", the mean over heads of
+                relu(dy/dA * A) where y is the target's logit; "effective", the part of each head's
+                attention that its values let through (Brunner et al. 2020); or "value_norm", the
+                norm of the vector that attention brings from one position to the other
+                (Kobayashi et al. 2020). For an encoder-decoder only "attention".
             target: The class, by name or index, or the token that the explanation is for. None is
                 what the model predicts.
-            heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
-            residual: The share of the residual connection, from 0 to 1.
+            heads: How heads become one: "mean", "max", "min", "sum", or the index of a head. Value
+                norms take all heads together, or the one given.
+            residual: The share of the residual connection, from 0 to 1. With "value_norm" it is
+                measured for each layer and position, and not to be given.
             receptive_field: Divide rollout and flow by what uniform attention over the same mask
-                gives, so that a token does not score for being early. "auto" does so for causal
-                models.
+                gives, with the same shares of the residual, so that a token does not score for
+                being early. "auto" does so for causal models.
             words: Sum the scores of sub-word tokens to words.
             special_tokens: Keep special tokens among those scored.
             drop_sink: Leave out the token that most positions attend to whatever it is.
@@ -429,6 +437,7 @@ class Explainer:
         names = ("words", "special_tokens", "drop_sink", "truncate")
         switches = {name: getattr(options, name) for name in names}
         check_choices(options.method, options.edges, options.receptive_field, switches)
+        check_edges(options.edges, options.heads, options.residual)
         if isinstance(options.position, str) and options.position not in POSITIONS:
             raise OptionError(
                 f"position is {options.position!r}; expected an index, {', '.join(POSITIONS)}"
@@ -669,6 +678,7 @@ class Explainer:
             inputs,
             heads=options.heads,
             score=score if options.edges == "gradient" else None,
+            edges="attention" if options.edges == "gradient" else options.edges,
         )
         logits: list[NDArray[np.float64] | None] = []
         chosen: list[list[int] | None] = []
@@ -737,7 +747,14 @@ class Explainer:
         # A row of raw attention over a uniform row is the same row once it is normalised.
         mask = _mask(graph) if relative and options.method != "raw" else None
         return _Measured(
-            layer, positions, scores, saturation, seen, [sink_of(graph, n) for n in seen], mask
+            layer,
+            positions,
+            scores,
+            saturation,
+            seen,
+            [sink_of(graph, n) for n in seen],
+            mask,
+            graph.residual,
         )
 
     def _make(
@@ -769,14 +786,18 @@ class Explainer:
         ]
 
     def _uniform_scores(self, measured: _Measured, options: _Options) -> NDArray[np.float64]:
-        """Return the scores of attention that prefers nothing, over the same mask."""
+        """Return the scores of attention that prefers nothing, over the same mask.
+
+        The residual connection keeps its share, also where that was measured.
+        """
         masks = measured.mask
         if masks is None:
             raise ValueError("there is no mask to be uniform over")
         count = measured.scores.shape[-1]
+        residual = measured.residual
         key = (
             count,
-            options.residual,
+            residual if isinstance(residual, float) else residual.tobytes(),
             options.method,
             tuple(measured.positions),
             np.packbits(masks).tobytes(),
@@ -789,9 +810,7 @@ class Explainer:
                 if mask.tobytes() not in rows:
                     allowed = mask[apart].astype(np.float64)
                     rows[mask.tobytes()] = allowed / allowed.sum(axis=-1, keepdims=True)
-            graph = AttentionGraph(
-                [rows[mask.tobytes()] for mask in masks], residual=options.residual
-            )
+            graph = AttentionGraph([rows[mask.tobytes()] for mask in masks], residual=residual)
             if len(self._uniform) >= 64:
                 self._uniform.clear()
             self._uniform[key] = scores_of(graph, options.method, measured.positions)
@@ -840,7 +859,9 @@ class Explainer:
             options={
                 "edges": options.edges,
                 "heads": options.heads,
-                "residual": float(options.residual),
+                "residual": (
+                    "measured" if options.edges == "value_norm" else float(options.residual)
+                ),
                 "receptive_field": relative,
                 "words": bool(options.words),
                 "special_tokens": bool(options.special_tokens),
@@ -859,7 +880,10 @@ def _graph(captured: Captured, row: int, count: int, options: _Options) -> Atten
     layers: list[Any] = [layer[row, :count, :count] for layer in captured.layers]
     if options.edges == "gradient":
         layers = [gradient_rows(layer.double().numpy()) for layer in layers]
-    return AttentionGraph(layers, residual=options.residual)
+    residual: float | NDArray[np.float64] = options.residual
+    if captured.residuals is not None:
+        residual = np.stack([shares[row, :count].numpy() for shares in captured.residuals])
+    return AttentionGraph(layers, residual=residual)
 
 
 def _mask(graph: AttentionGraph) -> NDArray[np.bool_]:

@@ -3,7 +3,8 @@
 Every method of this package works on one graph. Node (l, k) is position k after layer l, node
 (0, t) is input token t, and the edge from (l, k) to (l - 1, m) weighs ``A[l][k, m]``, where
 ``A[l] = (1 - r) W[l] + r I``. ``W[l]`` is the attention of layer l with its heads fused into one,
-and r is the residual share (Abnar and Zuidema 2020, section 3).
+and r is the residual share (Abnar and Zuidema 2020, section 3): one number, or one for each layer
+and position where it was measured.
 
 An encoder-decoder makes such a graph too: its tokens are the source's and then the target's, and
 each of its steps leaves one of the two sides as it is.
@@ -83,7 +84,8 @@ class AttentionGraph:
             attended to.
         heads: How heads become one: "mean", "max", "min" or "sum" over the heads, re-normalised;
             or the index of one head.
-        residual: The share r of the residual connection, from 0 to 1.
+        residual: The share r of the residual connection, from 0 to 1: a number, or an array of
+            shape (L, n) with the share of each position in each layer.
         padding: Positions to leave out: their indices, or a boolean array of shape (n,), True
             where padded. Nothing flows through a padded position. Results keep their shape and
             are 0 there.
@@ -92,7 +94,7 @@ class AttentionGraph:
         layers: The number of layers, L.
         tokens: The number of tokens, n, padded ones included.
         heads: The head fusion, or the index of the head.
-        residual: The residual share r.
+        residual: The residual share r: a number, or a float64 array of shape (L, n), read-only.
         padding: Boolean array of shape (n,), True where padded, read-only.
         passing: Boolean array of shape (L, n), read-only. True where a position passes a layer
             unchanged, as one side of an encoder-decoder does where the other attends: the node is
@@ -123,7 +125,7 @@ class AttentionGraph:
         attentions: Any,
         *,
         heads: str | int = "mean",
-        residual: float = 0.5,
+        residual: float | NDArray[np.floating[Any]] = 0.5,
         padding: Any = None,
     ) -> None:
         if isinstance(attentions, AttentionGraph):
@@ -134,7 +136,9 @@ class AttentionGraph:
         self.layers: Final[int] = given.layers
         self.tokens: Final[int] = given.tokens
         self.heads: Final[str | int] = given.resolve_heads(heads)
-        self.residual: Final[float] = _resolve_residual(residual)
+        self.residual: Final[float | NDArray[np.float64]] = _resolve_residual(
+            residual, self.layers, self.tokens
+        )
         self.padding: Final[NDArray[np.bool_]] = _resolve_padding(padding, self.tokens)
         self.passing: Final[NDArray[np.bool_]] = given.passing()
         self._head_count: Final[int | None] = given.head_count
@@ -183,10 +187,14 @@ class AttentionGraph:
             for layer in self.attention
         )
 
+    def residual_of(self, layer: int) -> float | NDArray[np.float64]:
+        """Return the residual share of a layer, from 1: a number, or an array of shape (n,)."""
+        return self.residual if isinstance(self.residual, float) else self.residual[layer - 1]
+
     def __repr__(self) -> str:
         return (
             f"AttentionGraph(layers={self.layers}, tokens={self.tokens}, "
-            f"heads={self.heads!r}, residual={self.residual!r})"
+            f"heads={self.heads!r}, residual={_describe_residual(self.residual)})"
         )
 
 
@@ -219,10 +227,12 @@ def as_graph(attentions: Any, heads: str | int = "mean", residual: float = 0.5) 
             f"heads={heads!r} does not fit the AttentionGraph given, which was built with "
             f"heads={graph.heads!r}; build another graph"
         )
-    if _resolve_residual(residual) not in (0.5, graph.residual):
+    share = _resolve_residual(residual, graph.layers, graph.tokens)
+    default = isinstance(share, float) and share == 0.5
+    if not default and not np.array_equal(share, graph.residual):
         raise OptionError(
-            f"residual={residual!r} does not fit the AttentionGraph given, which was built with "
-            f"residual={graph.residual!r}; build another graph"
+            f"residual={_describe_residual(share)} does not fit the AttentionGraph given, which "
+            f"was built with residual={_describe_residual(graph.residual)}; build another graph"
         )
     return graph
 
@@ -339,7 +349,7 @@ def head_capacities(
     graph = AttentionGraph(attentions, residual=residual)
     weights = stack.read(row)[column].astype(np.float64)
     weights /= weights.sum(axis=1, keepdims=True)
-    return _add_residual(weights, graph.residual, ~graph.padding), graph
+    return _add_residual(weights, graph.residual_of(row + 1), ~graph.padding), graph
 
 
 def to_units(weights: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -786,7 +796,9 @@ def _resolve_heads(heads: Any, head_count: int | None, name: str = "attentions")
     return resolve_index(index, head_count, "heads", "heads")
 
 
-def _resolve_residual(residual: Any) -> float:
+def _resolve_residual(residual: Any, layers: int, tokens: int) -> float | NDArray[np.float64]:
+    if getattr(residual, "ndim", 0) > 0 or isinstance(residual, list | tuple):
+        return _resolve_shares(residual, layers, tokens)
     # The comparison is false for NaN too.
     if (
         not isinstance(residual, Real)
@@ -795,6 +807,37 @@ def _resolve_residual(residual: Any) -> float:
     ):
         raise OptionError(f"residual must be a number from 0 to 1, got {residual!r}")
     return float(residual)
+
+
+def _resolve_shares(residual: Any, layers: int, tokens: int) -> NDArray[np.float64]:
+    """Return a copy of residual shares of each layer and position, checked and read-only."""
+    try:
+        given = np.asarray(residual)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise OptionError(f"residual cannot be read as an array: {error}") from error
+    if given.dtype.kind not in "fiu":
+        raise OptionError(f"residual is an array of type {given.dtype}; expected real numbers")
+    if given.shape != (layers, tokens):
+        raise OptionError(
+            f"residual is an array of shape {given.shape}; expected {(layers, tokens)}, a share "
+            "for each layer and position, or one number"
+        )
+    shares = given.astype(np.float64)
+    bad = np.argwhere(~((shares >= 0.0) & (shares <= 1.0)))  # NaN too
+    if len(bad):
+        layer, position = bad[0]
+        raise OptionError(
+            f"residual holds {shares[layer, position]} at layer {layer + 1}, position {position}; "
+            "expected a number from 0 to 1"
+        )
+    shares.flags.writeable = False
+    return shares
+
+
+def _describe_residual(residual: float | NDArray[np.float64]) -> str:
+    if isinstance(residual, float):
+        return repr(residual)
+    return f"array of shape {residual.shape}"
 
 
 def _resolve_padding(padding: Any, tokens: int) -> NDArray[np.bool_]:
@@ -978,10 +1021,15 @@ def _fuse_heads(
 
 
 def _add_residual(
-    weights: NDArray[np.float64], residual: float, kept: NDArray[np.bool_]
+    weights: NDArray[np.float64],
+    residual: float | NDArray[np.float64],
+    kept: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return ``(1 - r) W + r I`` for weights of shape (..., n, n), with I only where `kept`."""
-    capacities = (1.0 - residual) * weights
+    """Return ``(1 - r) W + r I`` for weights of shape (..., n, n), with I only where `kept`.
+
+    r is a number, or an array of shape (..., n): a row of W and of I has a share of its own.
+    """
+    capacities = (1.0 - np.expand_dims(residual, -1)) * weights
     diagonal = np.einsum("...ii->...i", capacities)  # a view
     diagonal += residual * kept
     return capacities

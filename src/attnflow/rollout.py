@@ -111,16 +111,23 @@ def head_rollout(
     weights, graph = head_capacities(attentions, layer, head, residual)
     rollout = weights[resolve_positions(positions, graph)]
     below = resolve_layer(layer, graph) - 1
-    for attention in graph.attention[:below][::-1]:
-        rollout = _step_down(rollout, attention, graph.residual)
+    for step in range(below, 0, -1):
+        rollout = _step_down(rollout, graph.attention[step - 1], graph.residual_of(step))
     return rollout
 
 
 def _step_down(
-    rows: NDArray[np.float64], attention: NDArray[np.float64], residual: float
+    rows: NDArray[np.float64],
+    attention: NDArray[np.float64],
+    residual: float | NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Carry rows down one layer, without making its edge weights: x A = (1 - r) x W + r x."""
-    return (1.0 - residual) * (rows @ attention) + residual * rows
+    """Carry rows down one layer, without making its edge weights: x A = (x (1 - r)) W + x r.
+
+    r is a number, or has one for each position of the layer.
+    """
+    if isinstance(residual, float):
+        return (1.0 - residual) * (rows @ attention) + residual * rows
+    return (rows * (1.0 - residual)) @ attention + rows * residual
 
 
 def _top_down(graph: AttentionGraph, bottom: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -128,12 +135,14 @@ def _top_down(graph: AttentionGraph, bottom: int, rows: NDArray[np.int64]) -> ND
     layers = graph.attention[bottom:]
     rollout = np.empty((len(layers), len(rows), graph.tokens))
     for layer in reversed(range(len(layers))):
+        residual = graph.residual_of(bottom + layer + 1)
         above = rollout[layer + 1 :].reshape(-1, graph.tokens)
         rollout[layer + 1 :].reshape(-1, graph.tokens)[:] = _step_down(
-            above, layers[layer], graph.residual
+            above, layers[layer], residual
         )
-        rollout[layer] = (1.0 - graph.residual) * layers[layer][rows]
-        rollout[layer, range(len(rows)), rows] += graph.residual * ~graph.padding[rows]
+        share = residual if isinstance(residual, float) else residual[rows]
+        rollout[layer] = (1.0 - np.expand_dims(share, -1)) * layers[layer][rows]
+        rollout[layer, range(len(rows)), rows] += share * ~graph.padding[rows]
     return rollout
 
 

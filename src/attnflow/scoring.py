@@ -1,6 +1,7 @@
 """From a graph to the scores of an explanation, the same for texts, pairs of texts and images."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "EDGES",
     "METHODS",
     "check_choices",
+    "check_edges",
     "gradient_rows",
     "notes_on",
     "predict",
@@ -28,7 +30,7 @@ __all__ = [
 ]
 
 METHODS: Final = ("raw", "rollout", "flow")
-EDGES: Final = ("attention", "gradient")
+EDGES: Final = ("attention", "gradient", "effective", "value_norm")
 
 # Items of a batch run together; this many positions keep a processor busy without holding much
 # more attention than one long text would.
@@ -55,6 +57,37 @@ def check_choices(method: Any, edges: Any, receptive_field: Any, switches: dict[
     for name, value in switches.items():
         if not isinstance(value, bool | np.bool_):
             raise OptionError(f"{name} is {value!r}; expected True or False")
+
+
+def check_edges(edges: str, heads: Any, residual: Any) -> None:
+    """Check the residual, and the options that value norms settle by themselves.
+
+    Raises:
+        OptionError: If the residual is not a number from 0 to 1, or `edges` settles an option that
+            is given.
+
+    Example:
+        >>> check_edges("value_norm", heads="mean", residual=0.5)
+    """
+    # A graph takes a share for each position too, but that is no option of an explanation.
+    if (
+        not isinstance(residual, Real)
+        or isinstance(residual, bool | np.bool_)
+        or not 0.0 <= float(residual) <= 1.0
+    ):
+        raise OptionError(f"residual must be a number from 0 to 1, got {residual!r}")
+    if edges != "value_norm":
+        return
+    if isinstance(heads, str) and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='value_norm' adds up the vectors of all heads before "
+            "it takes their norm; expected 'mean', which stands for all heads, or the index of one"
+        )
+    if residual != 0.5:
+        raise OptionError(
+            f"residual is {residual!r}, but edges='value_norm' measures the share of the residual; "
+            "leave it out"
+        )
 
 
 def scores_of(graph: AttentionGraph, method: str, positions: Sequence[int]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph, encoder_decoder_graph, resolve_index
 from attnflow.scoring import (
     check_choices,
+    check_edges,
     notes_on,
     predict,
     relative_to,
@@ -208,6 +209,7 @@ def _checked(
     check_choices(method, edges, receptive_field, switches)
     if edges != "attention":
         raise OptionError(f"edges is {edges!r}; for an encoder-decoder, expected attention")
+    check_edges(edges, heads, residual)
     if drop_sink:
         raise OptionError("drop_sink=True is for models with one stack of layers")
     if isinstance(position, str) and position not in ("auto", "last"):

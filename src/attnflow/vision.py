@@ -30,6 +30,7 @@ from attnflow.graph import AttentionGraph, resolve_index
 from attnflow.scoring import (
     BATCH_POSITIONS,
     check_choices,
+    check_edges,
     gradient_rows,
     notes_on,
     predict,
@@ -543,12 +544,15 @@ def explain_each(
         layer: The layer whose embedding is explained, from 1; -1 is the last.
         position: The position whose embedding is explained: an index, "cls", a token by name, such
             as "[DIST]" or "3,4", the patch in row 3 and column 4, or "auto": CLS.
-        edges: What an edge weighs: "attention", or "gradient", the mean over heads of
-            relu(dy/dA * A) where y is the target's logit.
+        edges: What an edge weighs: "attention"; "gradient", the mean over heads of relu(dy/dA * A)
+            where y is the target's logit; "effective", the part of each head's attention that its
+            values let through; or "value_norm", the norm of the vector that attention brings from
+            one position to the other.
         target: The class that the explanation is for, by name or index. None is what the model
             predicts.
         heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
-        residual: The share of the residual connection, from 0 to 1.
+        residual: The share of the residual connection, from 0 to 1. With "value_norm" it is
+            measured for each layer and position, and not to be given.
         receptive_field: True divides rollout and flow by what uniform attention gives. "auto" is
             False: in an image every token sees every other.
         words: False; an image has no words.
@@ -616,11 +620,10 @@ def _checked(
     for name in ("special_tokens", "drop_sink"):
         switches[name] = given[name]
     check_choices(given["method"], given["edges"], receptive_field, switches)
+    check_edges(given["edges"], given["heads"], given["residual"])
     for name in ("words", "truncate"):
         if switches[name]:
             raise OptionError(f"{name}=True is for texts, and this model takes images")
-    # The smallest graph there is checks the share as every other does.
-    AttentionGraph(np.ones((1, 1, 1)), residual=given["residual"])
     layers = getattr(model.config, "num_hidden_layers", None)
     if isinstance(layers, int):
         resolve_index(given["layer"], layers, "layer", "layers", first=1)
@@ -718,13 +721,18 @@ def _explain_batch(
         inputs,
         heads=options.heads,
         score=score if options.edges == "gradient" else None,
+        edges="attention" if options.edges == "gradient" else options.edges,
     )
     logits = captured.outputs.logits if classifies else None
     targets = chosen(logits).tolist() if classifies else [None] * len(batch)
     averaged = "distillation_logits" in captured.outputs
     for row, (index, picture) in enumerate(batch):
         _check_count(model, layout, picture.grid, captured.layers[0].shape[-1])
-        graph = _graph([layer[row].double().numpy() for layer in captured.layers], options)
+        residual: float | NDArray[np.float64] = options.residual
+        if captured.residuals is not None:
+            residual = np.stack([measured[row].numpy() for measured in captured.residuals])
+        layers = [layer[row].double().numpy() for layer in captured.layers]
+        graph = _graph(layers, residual, options)
         answer = None if logits is None else logits[row].detach().double().cpu().numpy()
         yield (
             index,
@@ -764,18 +772,31 @@ def _check_count(model: Any, layout: Layout, grid: tuple[int, int], count: int) 
         )
 
 
-def _graph(layers: list[NDArray[np.float64]], options: _Options) -> AttentionGraph:
+def _graph(
+    layers: list[NDArray[np.float64]], residual: float | NDArray[np.float64], options: _Options
+) -> AttentionGraph:
     """Return the graph of one image."""
     if options.edges == "gradient":
         layers = [gradient_rows(layer) for layer in layers]
-    return AttentionGraph(layers, residual=options.residual)
+    return AttentionGraph(layers, residual=residual)
+
+
+def _uniform_scores(graph: AttentionGraph, method: str, position: int) -> NDArray[np.float64]:
+    """Return the scores where every token attends to all alike, of shape (L, n).
+
+    The residual connection keeps its share, also where that was measured.
+    """
+    if isinstance(graph.residual, float):
+        return _even_scores(graph.layers, graph.tokens, graph.residual, method, position)
+    even = np.full((graph.layers, graph.tokens, graph.tokens), 1 / graph.tokens)
+    return scores_of(AttentionGraph(even, residual=graph.residual), method, [position])[:, 0]
 
 
 @lru_cache(maxsize=32)
-def _uniform_scores(
+def _even_scores(
     layers: int, tokens: int, residual: float, method: str, position: int
 ) -> NDArray[np.float64]:
-    """Return the scores where every token attends to all alike, of shape (L, n)."""
+    """Return the same for a residual that all images share."""
     even = np.full((layers, tokens, tokens), 1 / tokens)
     scores = scores_of(AttentionGraph(even, residual=residual), method, [position])[:, 0]
     scores.flags.writeable = False
@@ -802,7 +823,7 @@ def _explanation(
         saturation = saturation_of(graph, every, layer, [position])[0]
     scores = every[:, 0]
     if options.relative:
-        even = _uniform_scores(graph.layers, graph.tokens, graph.residual, options.method, position)
+        even = _uniform_scores(graph, options.method, position)
         scores = relative_to(even, scores)
     sink = sink_of(graph)
     kept = [i for i in range(len(tokens)) if not (options.drop_sink and i == sink)]
@@ -843,7 +864,7 @@ def _explanation(
         options={
             "edges": options.edges,
             "heads": options.heads,
-            "residual": float(options.residual),
+            "residual": "measured" if options.edges == "value_norm" else float(options.residual),
             "receptive_field": options.relative,
             "special_tokens": bool(options.special_tokens),
             "drop_sink": bool(options.drop_sink),

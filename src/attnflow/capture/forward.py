@@ -1,9 +1,9 @@
-"""Run a model once and return its attention, or its attention weighted by gradients."""
+"""Run a model once and return its attention, or what else its edges may weigh."""
 
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from attnflow.capture.borrow import borrowed
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
+from attnflow.capture.watch import EDGES, EdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
 from attnflow.graph import HEAD_FUSIONS, resolve_index
 
@@ -39,10 +40,13 @@ class Captured(NamedTuple):
             (B, H, n, n) if the heads were kept. Rows attend, columns are attended to. Padded
             positions are still there.
         outputs: What the model returned, without attention weights of its own.
+        residuals: For ``edges="value_norm"`` the share of the residual connection in each layer,
+            float64 of shape (B, n), on the CPU. None otherwise.
     """
 
     layers: list[torch.Tensor]
     outputs: Any
+    residuals: list[torch.Tensor] | None = None
 
 
 def capture(
@@ -51,6 +55,7 @@ def capture(
     *,
     heads: str | int | None = "mean",
     score: Callable[[Any], torch.Tensor] | None = None,
+    edges: str = "attention",
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
@@ -73,6 +78,12 @@ def capture(
             is given, the layers hold the gradient-weighted attention instead: the mean over heads
             of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
             keeps the heads apart.
+        edges: What the layers hold: "attention"; "effective", the part of each head's attention
+            that its values let through (`attnflow.edges.effective`); or "value_norm", the norms of
+            the vectors that attention adds up, with the residual's share measured
+            (`attnflow.edges.value_norm`). Value norms add up the heads by themselves: `heads` is
+            "mean", or the index of the only head to use. The last two need the attention interface
+            of transformers, hold all heads of one layer at a time, and do not go with `score`.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -98,12 +109,15 @@ def capture(
     check_heads(heads, model)
     if score is not None and not callable(score):
         raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
+    _check_edges(edges, heads, score)
     size = input_size(inputs)
 
     # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
     # keeps one, such as a table of positions, would keep it for good.
     with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
         given = ordinary(inputs)
+        if edges != "attention":
+            return _capture_edges(model, given, size, heads, edges)
         recording = Recording(
             type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
         )
@@ -117,6 +131,31 @@ def capture(
         values = check_score(score(outputs), size.items)
         layers = weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
         return Captured(layers, detached(outputs))
+
+
+def _capture_edges(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    size: "_Size",
+    heads: str | int | None,
+    edges: str,
+) -> Captured:
+    """Run a model and capture edges that need more than the weights."""
+    name = type(model).__name__
+    recording = EdgeRecording(name, size.batch, size.tokens, heads, edges)
+    outputs = None
+    if takes_part(model):
+        outputs = run_recorded(model, inputs, recording, watched(model, recording))
+        recording.check_done()
+    if not recording.layers:
+        raise AttentionError(
+            f"edges={edges!r} is not to be had of {name}: none of its layers calls the attention "
+            "interface of transformers, which is where values are read; edges='attention' works"
+        )
+    _check_depth(model, recording)
+    return Captured(
+        recording.layers, outputs, recording.residuals if edges == "value_norm" else None
+    )
 
 
 # ---- Running the model ---------------------------------------------------------------------------
@@ -143,10 +182,15 @@ def takes_part(model: torch.nn.Module) -> bool:
     )
 
 
-def run_recorded(model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recorder) -> Any:
-    """Run a model with the attention function that records."""
+def run_recorded(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    recording: Recorder,
+    watching: AbstractContextManager[None] | None = None,
+) -> Any:
+    """Run a model with the attention function that records, within a context if one is given."""
     options = _options(model, output_attentions=False)
-    with borrowed(model, NAME):
+    with borrowed(model, NAME), watching or nullcontext():
         token = RECORDING.set(recording)
         try:
             return model(**{**inputs, **options})
@@ -274,6 +318,22 @@ def _check_model(model: Any) -> None:
             f"{type(model).__name__} is an encoder-decoder, whose attention is not that of one "
             "stack of layers over the same tokens; use attnflow.capture.capture_pair, or capture "
             "its encoder: model.get_encoder()"
+        )
+
+
+def _check_edges(edges: Any, heads: Any, score: Any) -> None:
+    if edges not in EDGES:
+        valid = ", ".join(repr(kind) for kind in EDGES)
+        raise OptionError(f"edges is {edges!r}; expected {valid}")
+    if edges != "attention" and score is not None:
+        raise OptionError(
+            f"score weighs attention by gradients, and edges={edges!r} is something else; leave "
+            "out one of the two"
+        )
+    if edges == "value_norm" and (heads is None or (isinstance(heads, str) and heads != "mean")):
+        raise OptionError(
+            f"heads is {heads!r}, but edges='value_norm' adds up the vectors of all heads before "
+            "it takes their norm; expected 'mean', which stands for all heads, or the index of one"
         )
 
 

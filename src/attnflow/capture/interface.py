@@ -36,8 +36,17 @@ class Recorder(Protocol):
     def gradients(self) -> bool:
         """Whether gradients of the weights will be wanted."""
 
-    def take(self, module: Any, weights: torch.Tensor) -> None:
-        """Take the weights, of shape (B, H, n, m), that an attention layer has computed."""
+    def take(
+        self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """Take what an attention layer has computed.
+
+        Args:
+            module: The attention layer.
+            weights: The weights, of shape (B, H, n, m).
+            values: The values, of shape (B, K, m, d), where K divides H.
+            output: The output, of shape (B, n, H, d).
+        """
 
 
 # What the capture under way records into. Each thread has its own, and has none outside a capture:
@@ -78,7 +87,7 @@ def recorded_attention(
     attend = _own_attention(module)
     output, weights = attend(module, query, key, value, attention_mask, *arguments, **options)
     if recording is not None:
-        recording.take(module, weights)
+        recording.take(module, weights, value, output)
     return output, None
 
 

@@ -156,7 +156,9 @@ class _PairRecording:
         self._layers = dict(_layers_of(encoder, "encoder")) | dict(_layers_of(decoder, "decoder"))
         self._calls: Counter[_Layer] = Counter()
 
-    def take(self, module: Any, weights: torch.Tensor) -> None:
+    def take(
+        self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+    ) -> None:
         """Take the weights that an attention module has computed, of shape (B, H, rows, columns).
 
         Raises:

@@ -42,7 +42,9 @@ class Recording:
         self._tokens = tokens
         self._heads = heads
 
-    def take(self, module: Any, weights: torch.Tensor) -> None:
+    def take(
+        self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+    ) -> None:
         """Take the weights of the next layer, whichever attention layer computed them."""
         self.add(weights)
 

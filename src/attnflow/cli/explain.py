@@ -54,7 +54,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="an index, cls, mask, last or auto (default: auto)",
     )
     parser.add_argument(
-        "--edges", default="attention", help="attention or gradient (default: attention)"
+        "--edges",
+        default="attention",
+        help="attention, gradient, effective or value_norm (default: attention)",
     )
     parser.add_argument("--target", type=_index_or_name, help="the class or token to explain")
     parser.add_argument(
@@ -78,7 +80,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
     parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
-    parser.add_argument("--output", type=Path, help="save the explanation: .json or .csv")
+    parser.add_argument(
+        "--output", type=Path, help="save the explanation: .json, .csv, .html, .png, .svg or .pdf"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
 

@@ -1,0 +1,246 @@
+"""What an attention layer's output meets: its projection, and the residual it is added to.
+
+Models name these parts as they like, so that they are known by what they do during the forward
+pass. The output projection is the first linear layer whose input is what attention returned. The
+residual x is the input of a module around the attention for which x + y, with y the projection's
+output, is what another module gets next, or is part of what the module around returns (attention
+and feed-forward side by side, as in GPT-NeoX). Where nothing fits, there is no guess but an error.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from attnflow.capture.interface import RECORDING
+from attnflow.capture.recording import Recording, fuse_heads
+from attnflow.edges.effective import effective_rows
+from attnflow.edges.value_norm import value_norms
+from attnflow.errors import AttentionError
+from attnflow.graph import resolve_index
+
+__all__ = ["EDGES", "EdgeRecording", "watched"]
+
+EDGES: Final = ("attention", "effective", "value_norm")
+
+
+class _Running(NamedTuple):
+    """A module that has been entered and not left, and its first input."""
+
+    module: torch.nn.Module
+    given: torch.Tensor | None
+
+
+class _Pending:
+    """An attention layer that has run, until its projection and its residual are found."""
+
+    def __init__(
+        self,
+        weights: torch.Tensor,
+        values: torch.Tensor,
+        output: torch.Tensor,
+        around: list[_Running],
+    ) -> None:
+        self.weights = weights
+        self.values = values
+        self.output = output
+        self.around = around
+        self.linear: torch.nn.Module | None = None
+        self.projection: torch.Tensor | None = None  # its weights, of shape (H, d, D)
+        self.added: torch.Tensor | None = None  # the projection's output
+        self.others: list[torch.Tensor] = []  # what modules returned that ran after it
+
+
+class EdgeRecording(Recording):
+    """Takes each layer's edges, effective attention or value norms, in the place of its weights.
+
+    Args:
+        model: The model's name, for errors.
+        batch: The number of items that each layer must have.
+        tokens: The number of tokens that each layer must have, or None to go by the first layer.
+        heads: The head fusion, the index of a head, or None to keep all heads.
+        edges: "effective" or "value_norm". The second adds up heads by itself: `heads` is "mean",
+            which stands for all of them, or the index of one.
+
+    Attributes:
+        layers: The edges of each layer so far, as rows that sum to 1.
+        residuals: For "value_norm", the share of the residual in each layer so far, float64 of
+            shape (B, n).
+    """
+
+    def __init__(
+        self,
+        model: str,
+        batch: int,
+        tokens: int | None,
+        heads: str | int | None,
+        edges: str,
+    ) -> None:
+        super().__init__(model, batch, tokens, heads, gradients=False)
+        self.residuals: Final[list[torch.Tensor]] = []
+        self._edges = edges
+        self._running: list[_Running] = []
+        self._pending: _Pending | None = None
+
+    def take(
+        self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """Take what the next attention layer has computed; its edges follow when they can."""
+        self.check_done()
+        self._check_shape(tuple(weights.shape))
+        groups = weights.shape[1] // values.shape[1]
+        values = values.detach().repeat_interleave(groups, dim=1)
+        self._pending = _Pending(weights.detach(), values, output.detach(), list(self._running))
+
+    def check_done(self) -> None:
+        """Check that no layer's edges are outstanding.
+
+        Raises:
+            AttentionError: If what an attention layer's output met could not be told.
+        """
+        if self._pending is None:
+            return
+        missing = (
+            "no linear layer takes its attention's output as it is"
+            if self._pending.linear is None
+            else "its attention's output is scaled, normalised or otherwise changed before it is "
+            "added to the residual"
+        )
+        raise AttentionError(
+            f"edges={self._edges!r} is not to be had of layer {len(self.layers) + 1} of "
+            f"{self._model}: {missing}; edges='attention' works"
+        )
+
+    def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
+        """Note that a module is about to run on an input."""
+        pending = self._pending
+        if pending is not None and given is not None:
+            if pending.added is not None:
+                for outer in pending.around:
+                    if _is_sum(given, outer.given, pending.added):
+                        self._finish(pending, outer.given)
+                        break
+            elif pending.projection is None and _projects(module, given, pending.output):
+                heads, size = pending.output.shape[-2:]
+                pending.linear = module
+                pending.projection = _matrix(module).reshape(heads, size, -1)
+                if self._edges == "effective":
+                    self._finish(pending, None)
+        self._running.append(_Running(module, given))
+
+    def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
+        """Note that a module has run and what it returned."""
+        entered = self._running.pop()
+        pending = self._pending
+        if pending is None or returned is None:
+            return
+        if module is pending.linear and pending.added is None:
+            pending.added = returned.detach()
+        elif pending.added is not None:
+            scale: Any = getattr(module, "lambda1", None)
+            if (
+                pending.projection is not None
+                and torch.is_tensor(scale)
+                and entered.given is not None
+                and torch.equal(entered.given, pending.added)
+                and torch.equal(returned, pending.added * scale)
+            ):
+                # A learnt scale of each dimension, as in DINOv2, is part of the projection.
+                pending.added = returned.detach()
+                pending.projection = pending.projection * scale.detach()
+                return
+            around = any(entered is outer for outer in pending.around)
+            if around and any(
+                _is_sum(returned, entered.given, pending.added, other) for other in pending.others
+            ):
+                self._finish(pending, entered.given)
+            elif returned.shape == pending.added.shape:
+                pending.others.append(returned.detach())
+
+    def _finish(self, pending: _Pending, residual: torch.Tensor | None) -> None:
+        """Turn a layer into edges."""
+        self._pending = None
+        weights, values, projection = pending.weights, pending.values, pending.projection
+        if projection is None:
+            raise ValueError("the layer's projection has to be found first")
+        kind = torch.promote_types(weights.dtype, torch.float32)
+        layer = len(self.layers) + 1
+        if residual is None:
+            rows = effective_rows(weights, values, projection)
+            self.layers.append(fuse_heads(rows, self._heads, layer).to(kind).cpu())
+            return
+        if self._heads != "mean":
+            head = resolve_index(self._heads, weights.shape[1], "heads", "heads")
+            weights, values = weights[:, [head]], values[:, [head]]
+            projection = projection[[head]]
+        rows, shares = value_norms(weights, values, projection, residual)
+        self.layers.append(rows.to(kind).cpu())
+        self.residuals.append(shares.cpu())
+
+
+@contextmanager
+def watched(model: torch.nn.Module, recording: EdgeRecording) -> Iterator[None]:
+    """Tell a recording of every module that runs in a block; no hook is left afterwards.
+
+    Other threads may run the model meanwhile. They are not what is recorded.
+    """
+
+    def enter(module: torch.nn.Module, arguments: Any, options: dict[str, Any]) -> None:
+        if RECORDING.get() is recording:
+            recording.enter(module, _tensor((*arguments, options.get("hidden_states"))))
+
+    def leave(module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        if RECORDING.get() is recording:
+            recording.leave(module, _tensor(output if isinstance(output, tuple) else (output,)))
+
+    handles: list[Any] = []
+    try:
+        for module in model.modules():
+            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(leave))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tensor(values: tuple[Any, ...]) -> torch.Tensor | None:
+    """Return the first of some values if it is a tensor of numbers; None may come before it."""
+    for value in values:
+        if value is not None:
+            return value if torch.is_tensor(value) and value.is_floating_point() else None
+    return None
+
+
+def _matrix(module: torch.nn.Module) -> torch.Tensor:
+    """Return what a linear layer multiplies with, of shape (inputs, outputs)."""
+    weight: torch.Tensor = module.weight.detach()
+    return weight if isinstance(module, Conv1D) else weight.T
+
+
+def _projects(module: torch.nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:
+    """Whether a module is a linear layer that is given what attention returned."""
+    return (
+        isinstance(module, torch.nn.Linear | Conv1D)
+        and torch.is_tensor(module.weight)
+        and module.weight.is_floating_point()
+        and given.shape[-1] == output.shape[-1] * output.shape[-2]
+        and given.numel() == output.numel()
+        and torch.equal(given.reshape(-1), output.reshape(-1))
+    )
+
+
+def _is_sum(total: torch.Tensor, *parts: torch.Tensor | None) -> bool:
+    """Whether a tensor is the sum of others, as nearly as its type allows."""
+    result = torch.zeros_like(total, dtype=torch.float64)
+    size = torch.zeros_like(result)
+    for part in parts:
+        if part is None or part.shape != total.shape:
+            return False
+        result += part
+        size += part.abs()
+    # Each part may have been rounded once more on the way.
+    limit = 4 * torch.finfo(total.dtype).eps * size
+    return bool(((result - total).abs() <= limit).all())
