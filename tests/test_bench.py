@@ -292,6 +292,21 @@ def test_resume_refuses_a_run_with_other_options_or_another_machine(monkeypatch,
     assert "cpu was 'abacus' in the saved run" in capsys.readouterr().err
 
 
+def test_ctrl_c_while_a_solver_starts_leaves_nothing_behind(monkeypatch):
+    def interrupted(process):
+        raise KeyboardInterrupt
+
+    process = SolverProcess(SOLVERS["ortools"])
+    capacities = [np.full((2, 2), 2**49)]
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.context.SpawnProcess.start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            process.ask(capacities, [(2, 0)], budget=1)
+    # The next question starts a process of its own.
+    assert process.ask(capacities, [(2, 0)], budget=5, passes=1).values == [(0, 2**49)]
+    process.close()
+
+
 # A process started in the background of a shell script ignores Ctrl-C, and so do its children.
 INTERRUPTIBLE = """
 import signal, sys

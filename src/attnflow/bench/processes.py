@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -82,8 +82,10 @@ class SolverProcess:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self._process is not None:
-            self._process.kill()
-            self._process.join()
+            # Ctrl-C while it was starting leaves a process that never was.
+            if self._process.pid is not None:
+                self._process.kill()
+                self._process.join()
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -171,6 +173,12 @@ def _serve(connection: Connection[Any, Any], solver: type[Solver]) -> None:
     """Answer questions until the other end of the pipe is closed."""
     # Ctrl-C reaches every process of the terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # When the parent is gone there is nobody to answer, and nothing to complain of.
+    with suppress(BrokenPipeError):
+        _serve_until_closed(connection, solver)
+
+
+def _serve_until_closed(connection: Connection[Any, Any], solver: type[Solver]) -> None:
     try:
         small = solver([np.full((2, 2), SCALE // 2)])
         small.prepare(2, 0)
