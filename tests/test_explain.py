@@ -423,6 +423,8 @@ def test_a_saved_model_is_loaded_for_what_it_was_saved_as(saved, classifier):
 def test_loading_problems_say_what_is_wrong(saved, tmp_path):
     with pytest.raises(attnflow.ModelError, match="no-such-model is not a local folder"):
         Explainer.from_pretrained("no-such-model")
+    with pytest.raises(attnflow.ModelError, match="missing does not exist; expected a folder"):
+        Explainer.from_pretrained(tmp_path / "missing")
     with pytest.raises(attnflow.ModelError, match=r"holds no config\.json"):
         Explainer.from_pretrained(tmp_path)
     with pytest.raises(attnflow.OptionError, match="task is 'sentiment'; expected auto, class"):

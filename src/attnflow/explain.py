@@ -998,6 +998,8 @@ def _loading_failed(name: str, path: Path, error: Exception, allow_pickle: bool)
         if not (path / "config.json").is_file():
             return f"{name} holds no config.json; expected a folder that save_pretrained wrote"
         return f"{name} could not be loaded: {reason}"
+    if path.is_absolute() or name.startswith((".", "~")):
+        return f"{name} does not exist; expected a folder, a GGUF file, or a name on the hub"
     if "trust_remote_code" in reason:
         return f"{name} comes with code of its own; pass trust_remote_code=True if you have read it"
     return (
