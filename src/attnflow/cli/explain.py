@@ -129,8 +129,8 @@ def run(args: argparse.Namespace) -> int:
         for index, explanation in _progress(explanations, len(texts)):
             done[index] = explanation
             while printed in done:
-                _print(done.pop(printed), args)
                 printed += 1
+                _print(done.pop(printed - 1), args)
     except KeyboardInterrupt:
         # Short texts run first, so that some after the first missing one may be done.
         for index in sorted(done):
