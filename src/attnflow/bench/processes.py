@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -65,6 +66,22 @@ class Answers:
         return min(sum(times) / len(times) for times in complete)
 
 
+@contextmanager
+def _interruption_later() -> Iterator[None]:
+    """Put Ctrl-C off to the end of a block: a process half started would end in a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is interrupted
+        return
+    pending: list[tuple[int, Any]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pending and callable(before):
+        before(*pending[0])
+
+
 class SolverProcess:
     """One solver in a process of its own, used for many graphs.
 
@@ -95,7 +112,8 @@ class SolverProcess:
         if self._connection is None:
             self._connection, theirs = _SPAWN.Pipe()
             self._process = _SPAWN.Process(target=_serve, args=(theirs, self._solver), daemon=True)
-            self._process.start()
+            with _interruption_later():
+                self._process.start()
             theirs.close()
             # Importing a library is not part of building a graph.
             if not self._connection.poll(_START_LIMIT):
