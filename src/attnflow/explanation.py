@@ -550,11 +550,8 @@ class Explanation:
             MissingExtraError: If a figure is asked for and matplotlib is not installed.
             OSError: If the file cannot be written. A file that was there before is then as it was.
         """
-        name = os.fspath(path)
-        ending = os.path.splitext(name)[1].lower()
-        if ending not in _ENDINGS:
-            raise OptionError(f"path must end in {' or '.join(_ENDINGS)}, got {name!r}")
-        _write_whole(name, _ENDINGS[ending](self))
+        write = _writer(path)
+        _write_whole(os.fspath(path), write(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Explanation":
@@ -984,6 +981,31 @@ _ENDINGS: dict[str, Callable[[Explanation], bytes]] = {
     ".html": _html,
     **{ending: _figure(ending) for ending in (".png", ".svg", ".pdf")},
 }
+
+
+def _writer(path: str | os.PathLike[str]) -> Callable[[Explanation], bytes]:
+    """Return what makes a file's content, by the file's ending."""
+    name = os.fspath(path)
+    ending = os.path.splitext(name)[1].lower()
+    if ending not in _ENDINGS:
+        raise OptionError(f"path must end in {' or '.join(_ENDINGS)}, got {name!r}")
+    return _ENDINGS[ending]
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """See that an explanation can be saved to a path, before there is one.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OptionError: If its ending is not one that `Explanation.save` knows, or its folder does not
+            exist.
+    """
+    _writer(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise OptionError(f"{os.fspath(path)!r} cannot be written: there is no folder {folder!r}")
 
 
 def _write_whole(name: str, content: bytes) -> None:

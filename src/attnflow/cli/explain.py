@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import OptionError, TextError
+from attnflow.explanation import check_path
 
 if TYPE_CHECKING:
     from attnflow.explanation import Explanation
@@ -101,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     texts = args.text or _standard_input()
     if args.output is not None and len(texts) != 1:
         raise OptionError(f"--output saves one explanation, and {len(texts)} texts were given")
+    if args.output is not None:
+        check_path(args.output)
 
     # Loading torch takes seconds, so that everything above comes first.
     from attnflow.explain import Explainer
