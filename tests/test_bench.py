@@ -342,20 +342,6 @@ def test_ctrl_c_saves_and_shows_what_was_measured(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(monkeypatch, tmp_path):
-    path = tmp_path / "run.json"
-    path.write_text("old")
-
-    def full(*_):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
-        results.write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 # Options
 
 

@@ -3,6 +3,7 @@
 __all__ = [
     "AttentionError",
     "AttnflowError",
+    "DataError",
     "GraphSizeError",
     "MissingExtraError",
     "ModelError",
@@ -37,3 +38,7 @@ class ModelError(AttnflowError, ValueError):
 
 class TextError(AttnflowError, ValueError):
     """A text is empty, not text, or longer than the model takes."""
+
+
+class DataError(AttnflowError, ValueError):
+    """A file of data has a line that cannot be read, or is not what it should be."""

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import attnflow
 from attnflow.errors import OptionError
+from attnflow.files import write_whole
 
 __all__ = [
     "FORMAT",
@@ -28,7 +28,6 @@ __all__ = [
     "same_run",
     "save",
     "versions",
-    "write_whole",
 ]
 
 FORMAT = 1
@@ -115,29 +114,6 @@ def new(options: Record) -> Record:
 def save(document: Record, path: Path) -> None:
     """Write a document, whole or not at all."""
     write_whole(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Write a file so that nobody ever sees half of it.
-
-    Args:
-        path: where to; a file that is there is replaced at the end, in one step.
-        content: what to write, as UTF-8.
-    """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # A temporary file is private; the result gets the rights any new file would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def load(path: Path) -> Record:

@@ -16,6 +16,7 @@ from attnflow.bench.results import Record
 from attnflow.bench.solvers import check_installed
 from attnflow.bench.suite import QUICK_BUDGET, Job, Options, Suite
 from attnflow.errors import OptionError
+from attnflow.files import write_whole
 
 __all__ = ["add_parser", "run"]
 
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         document, interrupted = _measure(args)
     if markdown is not None:
-        results.write_whole(markdown, report.markdown(document))
+        write_whole(markdown, report.markdown(document))
     _show(document, as_json=args.json)
     if interrupted:
         return 130
