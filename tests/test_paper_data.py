@@ -1,0 +1,234 @@
+"""Tests of the readers of the paper's data, on files with the faults that real files have."""
+
+import gzip
+import json
+import logging
+from itertools import islice
+
+import pytest
+
+from attnflow.errors import DataError, OptionError
+from attnflow.paper import (
+    Agreement,
+    Fault,
+    Labelled,
+    read_agreement,
+    read_json_lines,
+    read_sst2,
+)
+
+# The columns of agr_50_mostcommon_10K.tsv, in its order.
+COLUMNS = """
+sentence orig_sentence pos_sentence subj verb subj_pos has_rel has_nsubj verb_pos subj_index
+verb_index n_intervening last_intervening n_diff_intervening distance max_depth all_nouns
+nouns_up_to_verb
+"""
+HEADER = COLUMNS.split()
+
+
+def linzen(sentence, verb_index, verb_pos, attractors):
+    row = dict.fromkeys(HEADER, "x")
+    row |= {"sentence": sentence, "verb_index": str(verb_index), "verb_pos": verb_pos}
+    row |= {"n_diff_intervening": str(attractors)}
+    return "\t".join(row[name] for name in HEADER)
+
+
+def write(path, lines, packed=False):
+    content = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if packed else content)
+    return path
+
+
+KEYS = linzen("the keys to the cabinet are on the table .", 6, "VBP", 1)
+DOG = linzen("the dog barks", 3, "VBZ", 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_sentence_of_linzen_et_al_is_cut_before_its_verb(tmp_path, packed):
+    path = write(tmp_path / "agr_50_mostcommon_10K.tsv", ["\t".join(HEADER), KEYS, DOG], packed)
+    assert list(read_agreement(path)) == [
+        Agreement("the keys to the cabinet", "VBP", 1),
+        Agreement("the dog", "VBZ", 0),
+    ]
+
+
+def test_the_columns_of_linzen_et_al_are_found_by_name(tmp_path):
+    path = tmp_path / "agr.tsv"
+    path.write_text(
+        "verb_index\tn_diff_intervening\tsentence\tverb_pos\n3\t0\tthe dog barks\tVBZ\n"
+    )
+    assert list(read_agreement(path)) == [Agreement("the dog", "VBZ", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "attractors"),
+    [("numpred.val", None), ("numpred.test.3", 3), ("numpred.test.1.gz", 1), ("other.tsv", None)],
+)
+def test_the_name_of_a_numpred_file_says_how_many_attractors_there_are(tmp_path, name, attractors):
+    path = write(tmp_path / name, ["VBP\tthe keys", "VBZ\tthe key"], name.endswith(".gz"))
+    assert list(read_agreement(path)) == [
+        Agreement("the keys", "VBP", attractors),
+        Agreement("the key", "VBZ", attractors),
+    ]
+
+
+def test_agreement_is_read_from_json_lines(tmp_path):
+    rows = [
+        {"text": "the keys", "label": "VBP", "attractors": 2},
+        {"sentence": "the key", "label": "VBZ"},
+    ]
+    path = write(tmp_path / "x.jsonl", map(json.dumps, rows))
+    assert list(read_agreement(path)) == [
+        Agreement("the keys", "VBP", 2),
+        Agreement("the key", "VBZ", None),
+    ]
+
+
+def test_a_byte_order_mark_and_dos_line_ends_are_no_part_of_the_data(tmp_path):
+    path = tmp_path / "numpred.val"
+    path.write_bytes(b"\xef\xbb\xbfVBP\tthe keys\r\nVBZ\tthe key\r\n")
+    assert [row.text for row in read_agreement(path)] == ["the keys", "the key"]
+
+
+NUMPRED_FAULTS = {
+    "the line is empty": b"\n",
+    "there is no tab": b"VBP the keys\n",
+    "the label is 'NN'; expected VBZ or VBP": b"NN\tthe keys\n",
+    "the text is empty": b"VBP\t  \n",
+    "byte 8 is not UTF-8 text": b"VBZ\tcaf\xe9\n",
+}
+
+
+@pytest.mark.parametrize("reason", NUMPRED_FAULTS)
+def test_a_bad_line_is_told_with_its_number(tmp_path, reason):
+    path = tmp_path / "numpred.val"
+    path.write_bytes(b"VBZ\tthe key\n" + NUMPRED_FAULTS[reason] + b"VBP\tthe keys\n")
+    with pytest.raises(DataError, match=f"numpred.val, line 2: .*{reason}"):
+        list(read_agreement(path))
+    faults = []
+    rows = list(read_agreement(path, on_error=faults.append))
+    assert [row.text for row in rows] == ["the key", "the keys"]
+    assert [(fault.line, reason in fault.reason) for fault in faults] == [(2, True)]
+
+
+def test_a_line_that_is_skipped_is_logged(tmp_path, caplog):
+    path = write(tmp_path / "numpred.val", ["VBZ\tthe key", "bad", "VBP\tthe keys"])
+    with caplog.at_level(logging.WARNING, "attnflow.paper"):
+        assert len(list(read_agreement(path, on_error="skip"))) == 2
+    assert "line 2: there is no tab" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("the\tdog", "2 columns; the header has 18"),
+        (linzen("the dog barks", 4, "VBZ", 0), "verb_index is '4'; expected 2 to 3"),
+        (linzen("the dog barks", 1, "VBZ", 0), "verb_index is '1'"),
+        (linzen("the dog barks", "x", "VBZ", 0), "verb_index is 'x'"),
+        (linzen("the dog barks", 3, "VBD", 0), "the label is 'VBD'"),
+        (linzen("the dog barks", 3, "VBZ", "?"), r"n_diff_intervening is '\?'"),
+    ],
+)
+def test_a_bad_row_of_linzen_et_al_is_told(tmp_path, row, reason):
+    path = write(tmp_path / "agr.tsv", ["\t".join(HEADER), DOG, row])
+    with pytest.raises(DataError, match=f"line 3: {reason}"):
+        list(read_agreement(path))
+
+
+def test_a_gzip_that_is_cut_off_is_told_after_what_could_be_read(tmp_path):
+    path = tmp_path / "numpred.val.gz"
+    # Incompressible enough that part of it is read before the end.
+    rows = [f"VBZ\tthe key {i * 7919 % 10007} {i * 104729 % 10007}" for i in range(5000)]
+    content = gzip.compress("\n".join(rows).encode())
+    path.write_bytes(content[: len(content) // 2])
+    faults = []
+    read = list(read_agreement(path, on_error=faults.append))
+    assert 100 < len(read) < 5000
+    assert [fault.line for fault in faults] == [len(read) + 1]
+    assert "cut off or damaged" in faults[0].reason
+    with pytest.raises(DataError, match=f"line {len(read) + 1}: the compressed data is cut off"):
+        list(read_agreement(path))
+
+
+def test_a_large_file_is_not_read_further_than_asked(tmp_path):
+    path = write(tmp_path / "numpred.val", ["VBZ\tthe key"] * 3 + ["bad"])
+    assert len(list(read_agreement(path, limit=3))) == 3
+    assert len(list(islice(read_agreement(path), 3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("the keys\n", "line 1 is 'the keys'; expected VBZ or VBP, a tab and a sentence"),
+        ("sentence\tlabel\nx\t1\n", "the header has no column 'verb_pos'"),
+    ],
+)
+def test_a_file_of_another_kind_is_told(tmp_path, content, message):
+    path = tmp_path / "numpred.val"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        list(read_agreement(path))
+
+
+def test_a_file_that_starts_with_no_text_is_told(tmp_path):
+    path = tmp_path / "numpred.val"
+    path.write_bytes(b"\xff\xfe\x00\x01\n")
+    with pytest.raises(DataError, match="first line is not UTF-8"):
+        list(read_agreement(path))
+
+
+def test_wrong_options_are_told_before_the_file_is_read(tmp_path):
+    path = write(tmp_path / "numpred.val", ["VBZ\tthe key"])
+    with pytest.raises(OptionError, match="limit is 0"):
+        read_agreement(path, limit=0)
+    with pytest.raises(OptionError, match="on_error is 'ignore'; expected 'raise', 'skip'"):
+        read_agreement(path, on_error="ignore")
+    with pytest.raises(FileNotFoundError):
+        read_agreement(tmp_path / "nothing")
+
+
+def test_sst2_is_read_with_or_without_an_index_column(tmp_path):
+    path = write(tmp_path / "dev.tsv", ["sentence\tlabel", "a joy\t1", "a bore\t0"])
+    assert list(read_sst2(path)) == [Labelled("a joy", "1"), Labelled("a bore", "0")]
+    path = write(tmp_path / "indexed.tsv", ["index\tsentence\tlabel", "0\ta joy\t1"])
+    assert list(read_sst2(path)) == [Labelled("a joy", "1")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["index\tsentence", "0\ta joy"], r"GLUE's test.tsv has no labels"),
+        (["sentence\tlabel", "a joy"], "line 2: 1 columns; the header has 2"),
+        (["sentence\tlabel", "a joy\tgood"], "line 2: the label is 'good'; expected 0 or 1"),
+    ],
+)
+def test_a_bad_file_of_sst2_is_told(tmp_path, lines, message):
+    with pytest.raises(DataError, match=message):
+        list(read_sst2(write(tmp_path / "dev.tsv", lines)))
+
+
+def test_fields_of_json_lines_are_named(tmp_path):
+    path = write(tmp_path / "x.jsonl", ['{"review": "a joy", "stars": 5}'])
+    assert list(read_json_lines(path, text="review", label="stars")) == [Labelled("a joy", "5")]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"label": 1}', "there is no string 'text'"),
+        ('{"text": "x"}', "there is no 'label'"),
+        ('{"text": "x", "label": true}', "there is no 'label'"),
+        ('{"text": " ", "label": 1}', "the text is empty"),
+    ],
+)
+def test_a_bad_json_line_is_told(tmp_path, line, reason):
+    path = write(tmp_path / "x.jsonl", ['{"text": "x", "label": 1}', line])
+    with pytest.raises(DataError, match=f"line 2: {reason}"):
+        list(read_json_lines(path))
+
+
+def test_a_fault_reads_as_a_sentence():
+    assert str(Fault("x.tsv", 3, "the line is empty")) == "x.tsv, line 3: the line is empty"
