@@ -31,8 +31,6 @@ from test_vision import photo
 # DeBERTa's code does this when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
-OUTSIDE = ("DeBERTa-v2", "MPNet")
-INSIDE = [name for name in MODELS if name not in OUTSIDE]
 TEXT = "the keys to the cabinet are on the table"
 
 
@@ -169,6 +167,12 @@ def layers_of(name, model):
     if name == "BERT":
         for layer in model.bert.encoder.layer:
             yield layer.attention.self.value, layer.attention.output.dense.weight.T
+    elif name == "DeBERTa-v2":
+        for layer in model.deberta.encoder.layer:
+            yield layer.attention.self.value_proj, layer.attention.output.dense.weight.T
+    elif name == "MPNet":
+        for layer in model.mpnet.encoder.layer:
+            yield layer.attention.attn.v, layer.attention.attn.o.weight.T
     elif name == "GPT-2":
         for layer in model.transformer.h:
             yield (
@@ -233,7 +237,7 @@ def model_and_inputs(name):
     return build(name), texts(9), 4
 
 
-COMPARED = ["BERT", "GPT-2", "Llama", "GPT-NeoX", "ViT", "DINOv2"]
+COMPARED = ["BERT", "DeBERTa-v2", "MPNet", "GPT-2", "Llama", "GPT-NeoX", "ViT", "DINOv2"]
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -289,7 +293,7 @@ def test_heads_of_effective_attention_are_fused_as_those_of_attention(heads):
 
 
 @pytest.mark.parametrize("edges", ["effective", "value_norm"])
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", MODELS)
 def test_rows_sum_to_one_and_masks_are_kept(name, edges):
     model = build(name)
     attention = capture(model, texts(9), heads="max").layers
@@ -301,7 +305,7 @@ def test_rows_sum_to_one_and_masks_are_kept(name, edges):
 
 
 @pytest.mark.parametrize("edges", ["effective", "value_norm"])
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_padded_batch_equals_its_items_one_by_one(name, edges):
     model = build(name)
     inputs = texts(9, 7, 4)
@@ -315,7 +319,7 @@ def test_a_padded_batch_equals_its_items_one_by_one(name, edges):
 
 
 @pytest.mark.parametrize("edges", ["effective", "value_norm"])
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_model_is_left_as_it_was_found(name, edges):
     model = unusual(build(name))
     before = state_of(model)
@@ -361,9 +365,10 @@ def test_another_thread_may_run_the_model_during_a_capture(edges):
 
 
 @pytest.mark.parametrize("edges", ["effective", "value_norm"])
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_a_model_outside_the_attention_interface_is_an_error(name, edges):
-    model = build(name)
+def test_a_model_whose_values_cannot_be_seen_is_an_error(edges):
+    model = build("MPNet")
+    for layer in model.mpnet.encoder.layer:
+        layer.attention.attn.dropout = nn.Identity()  # its weights show nowhere
     before = state_of(model)
     with pytest.raises(AttentionError, match=f"of {type(model).__name__}.*'attention' works"):
         capture(model, texts(6), edges=edges)
@@ -657,25 +662,14 @@ def test_a_bad_option_of_explain_is_an_error(encoder, options, message):  # noqa
 
 
 def test_a_model_whose_values_are_not_to_be_had_is_an_error_that_says_what_works():
-    config = transformers.DebertaV2Config(**SIZES)
-    explainer = Explainer(
-        sharpen(transformers.DebertaV2ForSequenceClassification(config)), encoder_tokenizer()
-    )
-    for edges in ("effective", "value_norm"):
-        with pytest.raises(AttentionError, match=r"of DebertaV2.*edges='attention' works"):
-            explainer.explain(TEXT, edges=edges)
-
-
-def test_an_encoder_decoder_has_edges_of_attention_only():
-    options = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 30}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    sizes = {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 24}
-    config = transformers.BartConfig(**options, **heads, **sizes)
-    model = transformers.BartForConditionalGeneration(config).eval()
+    config = transformers.MPNetConfig(**SIZES)
+    model = sharpen(transformers.MPNetForSequenceClassification(config))
+    for layer in model.mpnet.encoder.layer:
+        layer.attention.attn.dropout = nn.Identity()
     explainer = Explainer(model, encoder_tokenizer())
     for edges in ("effective", "value_norm"):
-        with pytest.raises(OptionError, match="for an encoder-decoder, expected attention"):
-            explainer.explain("the keys", edges=edges)
+        with pytest.raises(AttentionError, match=r"of MPNet.*edges='attention' works"):
+            explainer.explain(TEXT, edges=edges)
 
 
 def test_the_command_line_names_all_edges(capsys):

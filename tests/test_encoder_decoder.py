@@ -1,7 +1,9 @@
 """Encoder-decoders: their graph, and the capture of their attention."""
 
 import copy
+import sys
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import attnflow
 from attnflow import graph as graph_module
 from attnflow._maxflow import UNLIMITED
 from attnflow.capture import CapturedPair, capture, capture_pair
+from attnflow.edges.effective import effective_attention
 from attnflow.flow import flow_bound
 from attnflow.graph import UNIT, as_graph, encoder_decoder_graph
 
@@ -217,6 +220,54 @@ def test_options_of_a_graph_hold_where_it_is_used(pair):
         as_graph(graph, heads=1)
 
 
+def test_a_position_whose_row_is_empty_keeps_to_itself():
+    empty = changed(CROSS, (0, 1), 0.0)
+    with pytest.raises(
+        attnflow.AttentionError, match=r"cross holds a row of zeros at layer 1, row"
+    ):
+        encoder_decoder_graph(ENCODER, DECODER, empty)
+    graph = encoder_decoder_graph(ENCODER, DECODER, empty, allow_empty=True)
+    np.testing.assert_array_equal(
+        graph.attention[2], [[1, 0, 0, 0], [0, 1, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0, 1]]
+    )
+    np.testing.assert_array_equal(graph.capacities[2, 3], [0, 0, 0, 1])
+    # All that t1 has is its own, a quarter of it from t0.
+    rollout = attnflow.attention_rollout(graph, positions=[3])[2, 0]
+    np.testing.assert_array_equal(rollout, [0, 0, 0.25, 0.75])
+    np.testing.assert_array_equal(
+        attnflow.attention_flow(graph, layers=[3], positions=[2, 3])[0],
+        [FLOW_BY_HAND[2], [0, 0, 0.25, 0.75]],
+    )
+
+
+def test_every_row_may_be_empty_and_no_other_row_may_be_wrong(pair):
+    encoder, decoder, cross = pair
+    alone = encoder_decoder_graph(encoder, decoder, np.zeros_like(cross), allow_empty=True)
+    rollout = attnflow.attention_rollout(alone, positions=[5, 8])[-1]
+    assert not rollout[:, :5].any()
+    np.testing.assert_allclose(rollout[:, 5:].sum(1), 1)
+    off = changed(cross, (1, 2, 3), 0.5)
+    with pytest.raises(
+        attnflow.AttentionError,
+        match=r"cross has rows that do not sum to 1: the one "
+        r"at layer 2, head 2, row 3",
+    ):
+        encoder_decoder_graph(encoder, decoder, off, allow_empty=True)
+
+
+def test_shares_of_the_residual_are_those_of_each_step():
+    shares = np.array([[0.25, 0.5, 0.9, 0.9], [0.9, 0.9, 0.0, 0.75], [0.9, 0.9, 1.0, 0.25]])
+    graph = encoder_decoder_graph(ENCODER, DECODER, CROSS, residual=shares)
+    expected = [
+        [[0.625, 0.375, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]],
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0.125, 0.875]],
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0.1875, 0.5625, 0, 0.25]],
+    ]
+    np.testing.assert_allclose(graph.capacities, expected, atol=1e-15)
+    with pytest.raises(attnflow.OptionError, match=r"of shape \(2, 4\); expected \(3, 4\)"):
+        encoder_decoder_graph(ENCODER, DECODER, CROSS, residual=shares[:2])
+
+
 # ---- Flow against another solver -----------------------------------------------------------------
 
 
@@ -257,10 +308,18 @@ def contracted_arcs(graph, top):
 
 def test_flow_equals_that_of_ortools_with_and_without_the_edges_that_pass():
     rng = np.random.default_rng(2)
-    for _ in range(200):
+    for number in range(200):
         encoder, decoder, cross = random_pair(rng)
         residual = rng.choice([0.5, 0.5, 0.0, rng.random()])
-        graph = encoder_decoder_graph(encoder, decoder, cross, residual=residual)
+        if number % 4 == 0:
+            # As gradients and value norms have it: positions of which the source gets nothing, and
+            # a share of the residual for each.
+            cross = cross * (rng.random((*cross.shape[:2], 1)) < 0.7)
+            layers, tokens = len(encoder) + 2 * len(decoder), cross.shape[1] + cross.shape[2]
+            residual = rng.random((layers, tokens))
+        graph = encoder_decoder_graph(
+            encoder, decoder, cross, residual=residual, allow_empty=number % 4 == 0
+        )
         top = int(rng.integers(len(encoder) + 1, graph.layers + 1))
         flow = attnflow.attention_flow(graph, layers=[top], num_threads=1)[0] / UNIT
         layered = layered_arcs(graph, top)
@@ -695,6 +754,247 @@ def test_float64_stays_float64_and_bfloat16_sums_to_one():
             )
 
 
+# ---- Capture: other edges ------------------------------------------------------------------------
+
+
+@contextmanager
+def inputs_of(modules):
+    """Collect the first input of each module while it runs."""
+    found = {}
+
+    def collect(module, arguments, options):
+        found[module] = arguments[0] if arguments else options["hidden_states"]
+
+    handles = [m.register_forward_pre_hook(collect, with_kwargs=True) for m in modules]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def attention_parts(name, model):
+    """For each kind: its layers' attention, the module whose input is the residual, and the norm.
+
+    The norm is what is between the residual and the attention; None where there is none.
+    """
+    encoder, decoder = model.get_encoder(), model.get_decoder()
+    if name == "T5":
+        own, before = (
+            [(b.layer[0].SelfAttention, b.layer[0], b.layer[0].layer_norm) for b in part.block]
+            for part in (encoder, decoder)
+        )
+        across = [(b.layer[1].EncDecAttention, b.layer[1], None) for b in decoder.block]
+        return own, before, across
+    first = name == "Whisper"  # its norms come before attention, those of BART and Marian after
+    own, before = (
+        [(b.self_attn, b, b.self_attn_layer_norm if first else None) for b in part.layers]
+        for part in (encoder, decoder)
+    )
+    across = [
+        (b.encoder_attn, b.encoder_attn_layer_norm if first else b.encoder_attn, None)
+        for b in decoder.layers
+    ]
+    return own, before, across
+
+
+def layer_parts(name, model, inputs, item=0):
+    """For each kind, each layer's weights, values, projection and residual, read off the model."""
+    model = eager_copy(model)
+    kinds = attention_parts(name, model)
+    with torch.no_grad(), inputs_of([m for kind in kinds for _, m, _ in kind]) as given:
+        outputs = model(**inputs, output_attentions=True, use_cache=False)
+    weights = outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions
+    result = []
+    for kind, layers in enumerate(kinds):
+        result.append([])
+        for layer, (attention, module, norm) in enumerate(layers):
+            residual = given[module]
+            with torch.no_grad():
+                read = outputs.encoder_last_hidden_state if kind == 2 else residual
+                value, project = (
+                    (attention.v, attention.o)
+                    if name == "T5"
+                    else (attention.v_proj, attention.out_proj)
+                )
+                values = value(read if norm is None else norm(read))
+            result[-1].append(
+                tuple(
+                    part.double().numpy()
+                    for part in (
+                        weights[kind][layer][item],
+                        values[item].unflatten(-1, (4, 4)).transpose(0, 1),
+                        project.weight.detach().T.reshape(4, 4, 16),
+                        residual[item],
+                    )
+                )
+            )
+    return result
+
+
+def looped(weights, values, projection, residual):
+    """Value norms and shares, one pair of positions and one head at a time."""
+    heads, rows, columns = weights.shape
+    norms, shares = np.zeros((rows, columns)), np.zeros(rows)
+    for k in range(rows):
+        for m in range(columns):
+            vector = 0.0
+            for h in range(heads):
+                vector = vector + weights[h, k, m] * (values[h, m] @ projection[h])
+            norms[k, m] = np.linalg.norm(vector)
+        length = np.linalg.norm(residual[k])
+        shares[k] = length / (length + norms[k].sum())
+        norms[k] /= norms[k].sum()
+    return norms, shares
+
+
+def test_value_norms_and_shares_are_those_of_a_loop(name, target):
+    model, inputs = build(name), inputs_for(name, target)
+    captured = capture_pair(model, inputs, edges="value_norm")
+    for kind, parts in enumerate(layer_parts(name, model, inputs)):
+        assert len(captured[kind]) == len(captured.residuals[kind]) == len(parts)
+        apart = []
+        for layer, part in enumerate(parts):
+            rows, shares = looped(*part)
+            apart.append(np.ptp(shares))
+            np.testing.assert_allclose(captured[kind][layer][0].numpy(), rows, atol=1e-5)
+            np.testing.assert_allclose(captured.residuals[kind][layer][0], shares, atol=1e-5)
+        # Shares that are all alike would agree with nearly any vector.
+        assert max(apart) > 1e-3
+
+
+def test_value_norms_of_one_head_are_its_own(name):
+    model, inputs = build(name), inputs_for(name, 4)
+    captured = capture_pair(model, inputs, edges="value_norm", heads=-2)
+    for kind, parts in enumerate(layer_parts(name, model, inputs)):
+        for layer, (weights, values, projection, residual) in enumerate(parts):
+            rows, shares = looped(weights[[2]], values[[2]], projection[[2]], residual)
+            np.testing.assert_allclose(captured[kind][layer][0].numpy(), rows, atol=1e-5)
+            np.testing.assert_allclose(captured.residuals[kind][layer][0], shares, atol=1e-5)
+
+
+def test_effective_attention_is_what_the_values_let_through(name, target):
+    model, inputs = build(name), inputs_for(name, target)
+    apart = capture_pair(model, inputs, edges="effective", heads=None)
+    fused = capture_pair(model, inputs, edges="effective")
+    assert apart.residuals is None
+    for kind, parts in enumerate(layer_parts(name, model, inputs)):
+        for layer, (weights, values, projection, _) in enumerate(parts):
+            vectors = values @ projection
+            expected = np.zeros_like(weights)
+            for head, k in np.ndindex(*weights.shape[:2]):
+                seen = np.flatnonzero(weights[:, k].any(0))
+                inverse = np.linalg.pinv(vectors[head, seen], rcond=1e-12)
+                expected[head, k, seen] = weights[head, k, seen] @ vectors[head, seen] @ inverse
+            found = effective_attention(
+                *(torch.from_numpy(part) for part in (weights[None], values[None], projection))
+            )[0].numpy()
+            np.testing.assert_allclose(found @ vectors, weights @ vectors, atol=1e-6)
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+            rows = np.abs(expected) / np.abs(expected).sum(-1, keepdims=True)
+            np.testing.assert_allclose(apart[kind][layer][0].numpy(), rows, atol=1e-4)
+            np.testing.assert_allclose(fused[kind][layer][0].numpy(), rows.mean(0), atol=1e-4)
+    # Seven positions do not fit into four dimensions.
+    assert np.abs(rows - weights).max() > 0.01
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", "min", "sum", 1])
+def test_heads_of_effective_attention_are_fused_as_those_of_attention(heads):
+    model, inputs = build("BART"), inputs_for("BART", 4)
+    apart = capture_pair(model, inputs, edges="effective", heads=None)
+    fused = capture_pair(model, inputs, edges="effective", heads=heads)
+    graphs = [
+        encoder_decoder_graph(*([layer[0] for layer in part] for part in pair[:3]), heads=given)
+        for pair, given in ((fused, "mean"), (apart, heads))
+    ]
+    np.testing.assert_allclose(graphs[0].attention, graphs[1].attention, atol=1e-6)
+
+
+@pytest.mark.parametrize("edges", ["effective", "value_norm"])
+def test_padded_items_have_the_edges_that_they_have_alone(edges):
+    for name in ("T5", "BART", "Marian"):
+        model, inputs = build(name), inputs_for(name, 4)
+        batch = capture_pair(model, inputs, edges=edges)
+        alone = capture_pair(
+            model,
+            {
+                "input_ids": inputs["input_ids"][1:, :5],
+                "decoder_input_ids": inputs["decoder_input_ids"][1:],
+            },
+            edges=edges,
+        )
+        for kind, (rows, columns) in enumerate(((5, 5), (4, 4), (4, 5))):
+            for layer, weights in zip(batch[kind], alone[kind], strict=True):
+                torch.testing.assert_close(layer[1, :rows, :columns], weights[0], atol=1e-4, rtol=0)
+            if edges == "value_norm":
+                for shares, expected in zip(
+                    batch.residuals[kind], alone.residuals[kind], strict=True
+                ):
+                    torch.testing.assert_close(shares[1, :rows], expected[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("edges", ["effective", "value_norm"])
+def test_cross_attention_to_values_of_zero_leaves_a_position_to_itself(edges):
+    model, inputs = build("BART"), inputs_for("BART", 4)
+    with torch.no_grad():
+        for layer in model.get_decoder().layers:
+            layer.encoder_attn.v_proj.weight.zero_()
+            layer.encoder_attn.v_proj.bias.zero_()
+    captured = capture_pair(model, inputs, edges=edges)
+    assert not any(layer.any() for layer in captured.cross)
+    parts = ([layer[0] for layer in part] for part in captured[:3])
+    graph = encoder_decoder_graph(*parts, allow_empty=True)
+    for method in (attnflow.attention_rollout, attnflow.attention_flow):
+        assert not method(graph, positions=[SOURCE, SOURCE + 3])[-1, :, :SOURCE].any()
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2], ids=["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("name", ["T5", "BART"])
+def test_gradients_are_those_of_finite_differences(name, kind, monkeypatch):
+    model = build(name, "eager").double()
+    # T5's norms round to float32, which is too coarse to see a small difference through.
+    exact = lambda norm, x: norm.weight * x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()  # noqa: E731
+    monkeypatch.setattr(transformers.models.t5.modeling_t5.T5LayerNorm, "forward", exact)
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7, 8]]),
+        "decoder_input_ids": torch.tensor([[1, 9, 4]]),
+    }
+    layer = 0
+    gradients = capture_pair(model, inputs, score=score_of, heads=None)[kind][layer]
+    weights = capture_pair(model, inputs, heads=None)[kind][layer]
+    # The encoder's three layers run first, then self- and cross-attention of each decoder layer.
+    wanted = {0: layer, 1: 3 + 2 * layer, 2: 3 + 2 * layer + 1}[kind]
+    source = sys.modules[type(model).__module__]
+    own = source.eager_attention_forward
+    change = torch.zeros_like(weights)
+    calls = []
+
+    def disturbed(module, query, key, value, *arguments, **options):
+        output, attention = own(module, query, key, value, *arguments, **options)
+        calls.append(module)
+        if len(calls) == wanted + 1:
+            output = output + (change @ value).transpose(1, 2)
+        return output, attention
+
+    monkeypatch.setattr(source, "eager_attention_forward", disturbed)
+
+    def score_with(place, by):
+        calls.clear()
+        change.zero_()
+        change[place] = by
+        with torch.no_grad():
+            value = score_of(model(**inputs, use_cache=False)).item()
+        assert len(calls) == 7
+        return value
+
+    assert gradients.any()
+    for place in np.ndindex(*weights.shape):
+        slope = (score_with(place, 1e-5) - score_with(place, -1e-5)) / 2e-5
+        assert gradients[place].item() == pytest.approx(
+            max(0.0, slope * weights[place].item()), abs=1e-8, rel=1e-6
+        )
+
+
 # ---- Capture: what the model is like afterwards --------------------------------------------------
 
 
@@ -722,7 +1022,9 @@ def state_of(model):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("options", [{}, {"heads": None}, {"score": score_of}])
+@pytest.mark.parametrize(
+    "options", [{}, {"heads": None}, {"score": score_of}, {"edges": "value_norm"}]
+)
 def test_the_model_is_left_as_it_was_found(name, implementation, options):
     model = build(name, implementation).train()
     model.get_decoder().eval()
@@ -744,6 +1046,8 @@ def test_the_model_is_left_as_it_was_found_after_an_exception(name):
     handle = list(model.get_decoder().modules())[-1].register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         capture_pair(model, inputs)
+    with pytest.raises(KeyboardInterrupt):
+        capture_pair(model, inputs, edges="value_norm")
     handle.remove()
     assert state_of(model) == before
 
@@ -823,6 +1127,9 @@ def test_bad_inputs_are_an_error_before_the_model_runs(change, message):
         ({"heads": 4}, r"heads is 4, but there are 4 heads: expected 0 to 3"),
         ({"heads": True}, r"heads must be an integer, got True"),
         ({"score": 3}, r"score must be a function of the model's outputs, got 3"),
+        ({"edges": "gradient"}, r"edges is 'gradient'; expected 'attention', 'effective', 'value_"),
+        ({"edges": "effective", "score": score_of}, r"leave out one of the two"),
+        ({"edges": "value_norm", "heads": "max"}, r"heads is 'max', but edges='value_norm' adds"),
     ],
 )
 def test_a_bad_option_is_an_error_before_the_model_runs(name, options, message):

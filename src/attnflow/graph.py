@@ -243,7 +243,8 @@ def encoder_decoder_graph(
     cross: Any,
     *,
     heads: str | int = "mean",
-    residual: float = 0.5,
+    residual: float | NDArray[np.floating[Any]] = 0.5,
+    allow_empty: bool = False,
 ) -> AttentionGraph:
     """Return the graph of an encoder-decoder, of n source tokens and m target tokens.
 
@@ -269,7 +270,11 @@ def encoder_decoder_graph(
             n columns.
         heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
         residual: The share of the residual connection, from 0 to 1. Self-attention and
-            cross-attention have one each.
+            cross-attention have one each. A number, or an array of shape (E + 2 D, n + m) with the
+            share of each position in each layer of the graph; D is the number of decoder layers.
+            Where a position passes a layer, its share has no effect.
+        allow_empty: Whether a row of `cross` may be all zeros: the position takes nothing from the
+            source and keeps to itself. Otherwise such a row, which padding makes too, is an error.
 
     Returns:
         The graph. Leave padded positions out of what you pass.
@@ -297,6 +302,7 @@ def encoder_decoder_graph(
         _read_layers(encoder, "encoder"),
         _read_layers(decoder, "decoder"),
         _read_layers(cross, "cross", square=False),
+        allow_empty,
     )
     pair.check()
     return AttentionGraph(pair, heads=heads, residual=residual)
@@ -571,6 +577,11 @@ class _Pair(NamedTuple):
     encoder: _Stack
     decoder: _Stack
     cross: _Stack
+    allow_empty: bool
+
+    @property
+    def stacks(self) -> tuple[_Stack, _Stack, _Stack]:
+        return self.encoder, self.decoder, self.cross
 
     @property
     def layers(self) -> int:
@@ -582,12 +593,12 @@ class _Pair(NamedTuple):
 
     @property
     def head_count(self) -> int | None:
-        counts = [stack.head_count for stack in self]
+        counts = [stack.head_count for stack in self.stacks]
         return None if None in counts else min(count for count in counts if count is not None)
 
     def check(self) -> None:
         """Check that the three fit each other."""
-        encoder, decoder, cross = self
+        encoder, decoder, cross = self.stacks
         if cross.layers != decoder.layers:
             raise AttentionError(
                 f"cross has {cross.layers} layers, but decoder has {decoder.layers}; "
@@ -605,9 +616,9 @@ class _Pair(NamedTuple):
             )
 
     def resolve_heads(self, heads: Any) -> str | int:
-        first, *others = (stack.resolve_heads(heads) for stack in self)
+        first, *others = (stack.resolve_heads(heads) for stack in self.stacks)
         if any(other != first for other in others):
-            counts = ", ".join(f"{stack.name} has {stack.head_count}" for stack in self)
+            counts = ", ".join(f"{stack.name} has {stack.head_count}" for stack in self.stacks)
             raise OptionError(
                 f"heads={heads} counts from the end, which is not the same head everywhere: "
                 f"{counts} heads; count from 0"
@@ -639,9 +650,25 @@ class _Pair(NamedTuple):
         for layer in range(self.decoder.layers):
             own = depth + 2 * layer
             fused[own, source:, source:] = self.decoder.fuse_layer(layer, heads)
-            fused[own + 1, source:, :source] = self.cross.fuse_layer(layer, heads)
+            attended = self._fuse_cross(layer, heads)
+            fused[own + 1, source:, :source] = attended
+            np.einsum("ii->i", fused[own + 1])[source:] = ~attended.any(axis=1)
         np.einsum("lii->li", fused)[self.passing()] = 1.0
         fused.flags.writeable = False
+        return fused
+
+    def _fuse_cross(self, layer: int, heads: str | int) -> NDArray[np.float64]:
+        """Return the cross-attention of a layer, of shape (m, n), with rows of zeros if allowed."""
+        if not self.allow_empty:
+            return self.cross.fuse_layer(layer, heads)
+        weights = self.cross.read(layer)
+        kept = np.flatnonzero(weights.any(axis=(0, 2)))
+        fused = np.zeros((self.cross.rows, self.cross.tokens))
+        if len(kept):
+            places = _Places(layer, self.cross.head_count is not None, kept, self.cross.name)
+            rows = weights[:, kept]
+            _check_weights(rows, self.cross.tolerance(layer), places)
+            fused[kept] = _fuse_heads(rows, heads, places)
         return fused
 
 

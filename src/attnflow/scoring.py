@@ -60,7 +60,7 @@ def check_choices(method: Any, edges: Any, receptive_field: Any, switches: dict[
 
 
 def check_edges(edges: str, heads: Any, residual: Any) -> None:
-    """Check the residual, and the options that value norms settle by themselves.
+    """Check the residual, and the options that gradients and value norms settle by themselves.
 
     Raises:
         OptionError: If the residual is not a number from 0 to 1, or `edges` settles an option that
@@ -76,6 +76,11 @@ def check_edges(edges: str, heads: Any, residual: Any) -> None:
         or not 0.0 <= float(residual) <= 1.0
     ):
         raise OptionError(f"residual must be a number from 0 to 1, got {residual!r}")
+    if edges == "gradient" and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='gradient' is the mean over heads of relu(dy/dA * A); "
+            "expected 'mean'"
+        )
     if edges != "value_norm":
         return
     if isinstance(heads, str) and heads != "mean":

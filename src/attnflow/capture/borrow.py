@@ -21,7 +21,7 @@ _LOCKS_GUARD: Final = threading.Lock()
 
 
 @contextmanager
-def borrowed(model: torch.nn.Module, implementation: str) -> Iterator[None]:
+def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[None]:
     """Run a block with a model in eval mode and with another attention implementation.
 
     Afterwards, however the block ends, the model is as before: the attention implementation of its
@@ -33,7 +33,8 @@ def borrowed(model: torch.nn.Module, implementation: str) -> Iterator[None]:
 
     Args:
         model: The model.
-        implementation: The name of an attention implementation that is registered.
+        implementation: The name of an attention implementation that is registered, or None to
+            leave it as it is.
     """
     configs = configs_of(model)
     with _turn([model, *configs]):
@@ -44,7 +45,8 @@ def borrowed(model: torch.nn.Module, implementation: str) -> Iterator[None]:
         before = [(config, config._attn_implementation_internal) for config in configs]
         try:
             for config in configs:
-                config._attn_implementation_internal = implementation
+                if implementation is not None:
+                    config._attn_implementation_internal = implementation
             for module in training:
                 module.training = False
             yield

@@ -12,13 +12,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 from attnflow.capture.borrow import borrowed
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
-from attnflow.capture.watch import EDGES, EdgeRecording, watched
+from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
 from attnflow.graph import HEAD_FUSIONS, resolve_index
 
 __all__ = [
     "Captured",
     "capture",
+    "check_edges",
     "check_heads",
     "check_score",
     "detached",
@@ -82,8 +83,8 @@ def capture(
             that its values let through (`attnflow.edges.effective`); or "value_norm", the norms of
             the vectors that attention adds up, with the residual's share measured
             (`attnflow.edges.value_norm`). Value norms add up the heads by themselves: `heads` is
-            "mean", or the index of the only head to use. The last two need the attention interface
-            of transformers, hold all heads of one layer at a time, and do not go with `score`.
+            "mean", or the index of the only head to use. The last two hold all heads of one layer
+            at a time, and do not go with `score`.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -109,7 +110,7 @@ def capture(
     check_heads(heads, model)
     if score is not None and not callable(score):
         raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
-    _check_edges(edges, heads, score)
+    check_edges(edges, heads, score)
     size = input_size(inputs)
 
     # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
@@ -148,9 +149,14 @@ def _capture_edges(
         outputs = run_recorded(model, inputs, recording, watched(model, recording))
         recording.check_done()
     if not recording.layers:
+        recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges)
+        outputs = run_recorded(model, inputs, recording, watched(model, recording), "eager")
+        recording.check_done()
+    if not recording.layers:
         raise AttentionError(
             f"edges={edges!r} is not to be had of {name}: none of its layers calls the attention "
-            "interface of transformers, which is where values are read; edges='attention' works"
+            "interface of transformers, or multiplies weights that pass a dropout by the output of "
+            "a linear layer, which is where values are read; edges='attention' works"
         )
     _check_depth(model, recording)
     return Captured(
@@ -187,10 +193,11 @@ def run_recorded(
     inputs: Mapping[str, Any],
     recording: Recorder,
     watching: AbstractContextManager[None] | None = None,
+    implementation: str = NAME,
 ) -> Any:
     """Run a model with the attention function that records, within a context if one is given."""
     options = _options(model, output_attentions=False)
-    with borrowed(model, NAME), watching or nullcontext():
+    with borrowed(model, implementation), watching or nullcontext():
         token = RECORDING.set(recording)
         try:
             return model(**{**inputs, **options})
@@ -321,7 +328,8 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _check_edges(edges: Any, heads: Any, score: Any) -> None:
+def check_edges(edges: Any, heads: Any, score: Any) -> None:
+    """Check what edges are asked for, and that the other options go with them."""
     if edges not in EDGES:
         valid = ", ".join(repr(kind) for kind in EDGES)
         raise OptionError(f"edges is {edges!r}; expected {valid}")

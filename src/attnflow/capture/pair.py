@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from attnflow.capture.forward import (
+    check_edges,
     check_heads,
     check_score,
     detached,
@@ -19,6 +20,7 @@ from attnflow.capture.forward import (
     weigh_by_gradient,
 )
 from attnflow.capture.recording import Recording
+from attnflow.capture.watch import EdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
 
 __all__ = ["CapturedPair", "capture_pair"]
@@ -38,12 +40,16 @@ class CapturedPair(NamedTuple):
         cross: The decoder's attention to the encoder's outputs, each of shape (B, m, n) or
             (B, H, m, n).
         outputs: What the model returned, without attention weights of its own.
+        residuals: For ``edges="value_norm"`` the shares of the residual connections: those of the
+            encoder's layers, each float64 of shape (B, n), of the decoder's self-attention and of
+            its cross-attention, each of shape (B, m). None otherwise.
     """
 
     encoder: list[torch.Tensor]
     decoder: list[torch.Tensor]
     cross: list[torch.Tensor]
     outputs: Any
+    residuals: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None = None
 
 
 def capture_pair(
@@ -52,6 +58,7 @@ def capture_pair(
     *,
     heads: str | int | None = "mean",
     score: Callable[[Any], torch.Tensor] | None = None,
+    edges: str = "attention",
 ) -> CapturedPair:
     """Run an encoder-decoder and capture the attention of every layer.
 
@@ -72,6 +79,8 @@ def capture_pair(
             is given, the layers hold the gradient-weighted attention instead: the mean over heads
             of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
             keeps the heads apart.
+        edges: What the layers hold: "attention", "effective" or "value_norm", as in `capture`. A
+            row of cross-attention is all zeros where nothing of it reaches the position.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -102,18 +111,19 @@ def capture_pair(
     check_heads(heads, model)
     if score is not None and not callable(score):
         raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
+    check_edges(edges, heads, score)
     items = _check_inputs(inputs, model)
 
     # Not in inference mode, for the same reasons as in `capture`.
     with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
-        recording = _PairRecording(
-            type(model).__name__, encoder, decoder, items, heads, gradients=score is not None
-        )
-        outputs = run_recorded(model, ordinary(inputs), recording)
-        recording.check_depth()
+        name = type(model).__name__
+        recording = _PairRecording(name, encoder, decoder, items, heads, score is not None, edges)
+        watching = None if edges == "attention" else watched(model, recording)
+        outputs = run_recorded(model, ordinary(inputs), recording, watching)
+        recording.check_done()
         found = (recording.encoder.layers, recording.decoder.layers, recording.cross.layers)
         if score is None:
-            return CapturedPair(*found, outputs)
+            return CapturedPair(*found, outputs, recording.residuals())
         values = check_score(score(outputs), items)
         every_layer = [layer for part in found for layer in part]
         weighed = weigh_by_gradient(values, every_layer, keep_heads=heads is None)
@@ -132,7 +142,7 @@ class _Layer(NamedTuple):
 
 
 class _PairRecording:
-    """Takes weights as they are computed, and tells self-attention and cross-attention apart.
+    """Takes layers as they are computed, and tells self-attention and cross-attention apart.
 
     Which part an attention module belongs to is known from the model's tree. Within a layer of the
     decoder, self-attention comes before cross-attention. Shapes would not tell: source and target
@@ -147,11 +157,23 @@ class _PairRecording:
         batch: int,
         heads: str | int | None,
         gradients: bool,
+        edges: str,
     ) -> None:
+        def part(name: str, *, cross: bool = False) -> Recording:
+            if edges == "attention":
+                return Recording(f"{model}'s {name}", batch, None, heads, gradients)
+            return EdgeRecording(f"{model}'s {name}", batch, None, heads, edges, cross=cross)
+
         self.gradients: Final = gradients
-        self.encoder: Final = Recording(f"{model}'s encoder", batch, None, heads, gradients)
-        self.decoder: Final = Recording(f"{model}'s decoder", batch, None, heads, gradients)
-        self.cross: Final = Recording(f"{model}'s cross-attention", batch, None, heads, gradients)
+        self.encoder: Final = part("encoder")
+        self.decoder: Final = part("decoder")
+        self.cross: Final = part("cross-attention", cross=True)
+        self._edges = edges
+        self._watching = [
+            part
+            for part in (self.encoder, self.decoder, self.cross)
+            if isinstance(part, EdgeRecording)
+        ]
         self._model = model
         self._layers = dict(_layers_of(encoder, "encoder")) | dict(_layers_of(decoder, "decoder"))
         self._calls: Counter[_Layer] = Counter()
@@ -159,11 +181,12 @@ class _PairRecording:
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
     ) -> None:
-        """Take the weights that an attention module has computed, of shape (B, H, rows, columns).
+        """Take what an attention module has computed.
 
         Raises:
-            AttentionError: If the module is in no layer of the encoder or decoder, or the shape is
-                not that of attention among all the positions.
+            AttentionError: If the module is in no layer of the encoder or decoder, the shape is not
+                that of attention among all the positions, or the edges of the attention before it
+                are not to be had.
             OptionError: If `heads` is the index of a head that there is not.
         """
         layer = self._layers.get(module)
@@ -172,17 +195,40 @@ class _PairRecording:
                 f"{type(module).__name__} of {self._model} is in no layer of its encoder or of its "
                 "decoder; expected attention in their layers alone"
             )
+        for part in self._watching:
+            part.check_done()
         self._calls[layer] += 1
         if layer.part == "encoder":
-            self.encoder.add(weights)
+            self.encoder.take(module, weights, values, output)
         elif self._calls[layer] == 1:
-            self.decoder.add(weights)
+            self.decoder.take(module, weights, values, output)
         else:
             self._check_cross(tuple(weights.shape))
-            self.cross.keep(weights)
+            self.cross.expect(weights, values, output)
 
-    def check_depth(self) -> None:
-        """Check that every layer attended, as often as it should."""
+    def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
+        """Note that a module is about to run on an input."""
+        for part in self._watching:
+            part.enter(module, given)
+
+    def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
+        """Note that a module has run and what it returned."""
+        for part in self._watching:
+            part.leave(module, returned)
+
+    def residuals(
+        self,
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None:
+        """Return the shares of the residual in each part, if they were measured."""
+        if self._edges != "value_norm":
+            return None
+        encoder, decoder, cross = (part.residuals for part in self._watching)
+        return encoder, decoder, cross
+
+    def check_done(self) -> None:
+        """Check that no edges are outstanding and every layer attended, as often as it should."""
+        for watching in self._watching:
+            watching.check_done()
         for part, expected in (("encoder", 1), ("decoder", 2)):
             stacks = {layer.stack for layer in self._calls if layer.part == part}
             if not stacks:

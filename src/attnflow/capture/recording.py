@@ -56,14 +56,17 @@ class Recording:
             OptionError: If `heads` is the index of a head that there is not.
         """
         self._check_shape(tuple(weights.shape))
-        self.keep(weights)
+        self._keep(weights)
 
-    def keep(self, weights: torch.Tensor) -> None:
-        """Take the weights of the next layer, of any shape (B, H, n, m), that was checked before.
+    def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
+        """Take what the next layer has computed, of shape (B, H, n, m), that was checked before.
 
         Raises:
             OptionError: If `heads` is the index of a head that there is not.
         """
+        self._keep(weights)
+
+    def _keep(self, weights: torch.Tensor) -> None:
         if self.gradients:
             self.layers.append(weights)
         else:

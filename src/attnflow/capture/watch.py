@@ -2,35 +2,52 @@
 
 Models name these parts as they like, so that they are known by what they do during the forward
 pass. The output projection is the first linear layer whose input is what attention returned. The
-residual x is the input of a module around the attention for which x + y, with y the projection's
-output, is what another module gets next, or is part of what the module around returns (attention
-and feed-forward side by side, as in GPT-NeoX). Where nothing fits, there is no guess but an error.
+residual x is the input of a module around the attention, or of what ran last before it in there (a
+layer norm, where self-attention and cross-attention share a layer), for which x + y, with y the
+projection's output, is what another module gets next, or is part of what the module around returns
+(attention and feed-forward side by side, as in GPT-NeoX). Where nothing fits, there is no guess but
+an error.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Protocol
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from attnflow.capture.interface import RECORDING
+from attnflow.capture.interface import RECORDING, Recorder
 from attnflow.capture.recording import Recording, fuse_heads
 from attnflow.edges.effective import effective_rows
 from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError
-from attnflow.graph import resolve_index
+from attnflow.graph import BFLOAT16_ROW_TOLERANCE, resolve_index
 
-__all__ = ["EDGES", "EdgeRecording", "watched"]
+__all__ = ["EDGES", "EdgeRecording", "OwnEdgeRecording", "Watcher", "watched"]
 
 EDGES: Final = ("attention", "effective", "value_norm")
 
 
-class _Running(NamedTuple):
-    """A module that has been entered and not left, and its first input."""
+class Watcher(Recorder, Protocol):
+    """A recording that is told of every module that runs."""
 
-    module: torch.nn.Module
-    given: torch.Tensor | None
+    def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
+        """Note that a module is about to run on an input."""
+
+    def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
+        """Note that a module has run and what it returned."""
+
+
+class _Running:
+    """A module that has been entered and not left, and its first input.
+
+    `before` is the first input of the module that ran last inside it.
+    """
+
+    def __init__(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
+        self.module = module
+        self.given = given
+        self.before: torch.Tensor | None = None
 
 
 class _Pending:
@@ -47,6 +64,8 @@ class _Pending:
         self.values = values
         self.output = output
         self.around = around
+        # What the output may be added to.
+        self.candidates = [outer.given for outer in around] + [outer.before for outer in around]
         self.linear: torch.nn.Module | None = None
         self.projection: torch.Tensor | None = None  # its weights, of shape (H, d, D)
         self.added: torch.Tensor | None = None  # the projection's output
@@ -63,9 +82,11 @@ class EdgeRecording(Recording):
         heads: The head fusion, the index of a head, or None to keep all heads.
         edges: "effective" or "value_norm". The second adds up heads by itself: `heads` is "mean",
             which stands for all of them, or the index of one.
+        cross: Whether it is attention to the outputs of an encoder.
 
     Attributes:
-        layers: The edges of each layer so far, as rows that sum to 1.
+        layers: The edges of each layer so far, as rows that sum to 1. Cross-attention that adds
+            nothing to a position is a row of zeros.
         residuals: For "value_norm", the share of the residual in each layer so far, float64 of
             shape (B, n).
     """
@@ -77,8 +98,11 @@ class EdgeRecording(Recording):
         tokens: int | None,
         heads: str | int | None,
         edges: str,
+        *,
+        cross: bool = False,
     ) -> None:
         super().__init__(model, batch, tokens, heads, gradients=False)
+        self._cross = cross
         self.residuals: Final[list[torch.Tensor]] = []
         self._edges = edges
         self._running: list[_Running] = []
@@ -90,6 +114,10 @@ class EdgeRecording(Recording):
         """Take what the next attention layer has computed; its edges follow when they can."""
         self.check_done()
         self._check_shape(tuple(weights.shape))
+        self.expect(weights, values, output)
+
+    def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
+        """Take what an attention layer has computed, its shape having been checked before."""
         groups = weights.shape[1] // values.shape[1]
         values = values.detach().repeat_interleave(groups, dim=1)
         self._pending = _Pending(weights.detach(), values, output.detach(), list(self._running))
@@ -118,9 +146,9 @@ class EdgeRecording(Recording):
         pending = self._pending
         if pending is not None and given is not None:
             if pending.added is not None:
-                for outer in pending.around:
-                    if _is_sum(given, outer.given, pending.added):
-                        self._finish(pending, outer.given)
+                for candidate in pending.candidates:
+                    if _is_sum(given, candidate, pending.added):
+                        self._finish(pending, candidate)
                         break
             elif pending.projection is None and _projects(module, given, pending.output):
                 heads, size = pending.output.shape[-2:]
@@ -133,6 +161,8 @@ class EdgeRecording(Recording):
     def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
         """Note that a module has run and what it returned."""
         entered = self._running.pop()
+        if self._running:
+            self._running[-1].before = entered.given
         pending = self._pending
         if pending is None or returned is None:
             return
@@ -168,20 +198,64 @@ class EdgeRecording(Recording):
         kind = torch.promote_types(weights.dtype, torch.float32)
         layer = len(self.layers) + 1
         if residual is None:
-            rows = effective_rows(weights, values, projection)
-            self.layers.append(fuse_heads(rows, self._heads, layer).to(kind).cpu())
+            rows = effective_rows(weights, values, projection, cross=self._cross)
+            fused = fuse_heads(rows, self._heads, layer)
+            if self._cross and self._heads is not None:
+                # A head of which nothing is left has no say.
+                sums = fused.sum(dim=-1, keepdim=True)
+                fused = fused / torch.where(sums > 0, sums, 1.0)
+            self.layers.append(fused.to(kind).cpu())
             return
         if self._heads != "mean":
             head = resolve_index(self._heads, weights.shape[1], "heads", "heads")
             weights, values = weights[:, [head]], values[:, [head]]
             projection = projection[[head]]
-        rows, shares = value_norms(weights, values, projection, residual)
+        rows, shares = value_norms(weights, values, projection, residual, cross=self._cross)
         self.layers.append(rows.to(kind).cpu())
         self.residuals.append(shares.cpu())
 
 
+class OwnEdgeRecording(EdgeRecording):
+    """Takes the edges of layers that compute attention with code of their own.
+
+    No function is called with their weights and values, but both can be seen: weights are what a
+    dropout gets, a tensor of shape (B, H, n, n) of rows that sum to 1; values are what a linear
+    layer before it returned, if the weights times them is what a linear layer after it gets.
+    """
+
+    def __init__(
+        self, model: str, batch: int, tokens: int | None, heads: str | int | None, edges: str
+    ) -> None:
+        super().__init__(model, batch, tokens, heads, edges)
+        self._weights: torch.Tensor | None = None
+        # What linear layers returned since the last attention.
+        self._returned: list[torch.Tensor] = []
+
+    def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
+        """Note that a module is about to run on an input."""
+        if given is not None and isinstance(module, torch.nn.Dropout) and _are_weights(given):
+            self._weights = given.detach()
+        elif given is not None and self._weights is not None and _is_linear(module):
+            weights = self._weights
+            values = [_values(weights, returned, given) for returned in reversed(self._returned)]
+            for found in (value for value in values if value is not None):
+                size = found.shape[-1]
+                self.take(module, weights, found, given.unflatten(-1, (weights.shape[1], size)))
+                self._weights = None
+                self._returned.clear()
+                break
+        super().enter(module, given)
+
+    def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
+        """Note that a module has run and what it returned."""
+        if returned is not None and self._weights is None and _is_linear(module):
+            # Query, key and value, and what else of positions there may be.
+            self._returned = [*self._returned[-7:], returned.detach()]
+        super().leave(module, returned)
+
+
 @contextmanager
-def watched(model: torch.nn.Module, recording: EdgeRecording) -> Iterator[None]:
+def watched(model: torch.nn.Module, recording: Watcher) -> Iterator[None]:
     """Tell a recording of every module that runs in a block; no hook is left afterwards.
 
     Other threads may run the model meanwhile. They are not what is recorded.
@@ -218,6 +292,31 @@ def _matrix(module: torch.nn.Module) -> torch.Tensor:
     """Return what a linear layer multiplies with, of shape (inputs, outputs)."""
     weight: torch.Tensor = module.weight.detach()
     return weight if isinstance(module, Conv1D) else weight.T
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear | Conv1D)
+
+
+def _are_weights(given: torch.Tensor) -> bool:
+    """Whether a tensor is attention among the same positions; a row may be all zeros."""
+    if given.ndim != 4 or given.shape[-1] != given.shape[-2] or bool((given < 0).any()):
+        return False
+    sums = given.double().sum(dim=-1)
+    return bool((((sums - 1.0).abs() < BFLOAT16_ROW_TOLERANCE) | (sums == 0)).all())
+
+
+def _values(
+    weights: torch.Tensor, returned: torch.Tensor, product: torch.Tensor
+) -> torch.Tensor | None:
+    """Return what was returned as values of each head, if the weights times them is a product."""
+    if returned.shape != product.shape or returned.shape[-1] % weights.shape[1]:
+        return None
+    values = returned.unflatten(-1, (weights.shape[1], -1)).transpose(1, 2)
+    found = (weights.double() @ values.double()).transpose(1, 2).flatten(-2)
+    # Rounded by another order of summing; another linear layer's output would be far off.
+    limit = 64 * torch.finfo(product.dtype).eps * float(values.abs().max())
+    return values if bool(((found - product).abs() <= limit).all()) else None
 
 
 def _projects(module: torch.nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:

@@ -68,21 +68,26 @@ def effective_attention(
 
 
 def effective_rows(
-    weights: torch.Tensor, values: torch.Tensor, projection: torch.Tensor
+    weights: torch.Tensor,
+    values: torch.Tensor,
+    projection: torch.Tensor,
+    *,
+    cross: bool = False,
 ) -> torch.Tensor:
     """Return effective attention as rows that edges can weigh: not negative, with a sum of 1.
 
     Each head is taken by itself, before heads are fused: the absolute values of its effective
     attention, each row divided by its sum. A row of which nothing is left is all on the position
-    itself.
+    itself, or, where the positions attended to are others, stays a row of zeros.
 
     Args:
-        weights: Attention W, of shape (B, H, n, n).
-        values: The values V, of shape (B, H, n, d).
+        weights: Attention W, of shape (B, H, n, m).
+        values: The values V, of shape (B, H, m, d).
         projection: Each head's part O of the output projection, of shape (H, d, D).
+        cross: Whether it is attention to the outputs of an encoder, not among the same positions.
 
     Returns:
-        Rows, float64 of shape (B, H, n, n), on the CPU.
+        Rows, float64 of shape (B, H, n, m), on the CPU.
 
     Example:
         >>> weights = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
@@ -93,5 +98,7 @@ def effective_rows(
     """
     sizes = effective_attention(weights, values, projection).abs()
     sums = sizes.sum(dim=-1, keepdim=True)
-    alone = torch.eye(sizes.shape[-1], dtype=sizes.dtype)
-    return torch.where(sums > 0, sizes / torch.where(sums > 0, sums, 1.0), alone)
+    rows = sizes / torch.where(sums > 0, sums, 1.0)
+    if cross:
+        return rows
+    return torch.where(sums > 0, rows, torch.eye(sizes.shape[-1], dtype=sizes.dtype))

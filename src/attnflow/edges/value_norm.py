@@ -14,6 +14,8 @@ def value_norms(
     values: torch.Tensor,
     projection: torch.Tensor,
     residual: torch.Tensor,
+    *,
+    cross: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows of value-weighted attention, and the share of the residual of each position.
 
@@ -22,16 +24,18 @@ def value_norms(
     share of position k is ``||x_k|| / (||x_k|| + the sum of row k)``, where x_k is the vector that
     the attention's output is added to. The bias of the output projection is nobody's and left out.
 
-    A row of zeros becomes one that is all on the position itself.
+    A row of zeros becomes one that is all on the position itself, or, where the positions attended
+    to are others, stays as it is.
 
     Args:
-        weights: Attention W, of shape (B, H, n, n).
-        values: The values v, of shape (B, H, n, d).
+        weights: Attention W, of shape (B, H, n, m).
+        values: The values v, of shape (B, H, m, d).
         projection: Each head's part O of the output projection, of shape (H, d, D).
         residual: The vectors x, of shape (B, n, D).
+        cross: Whether it is attention to the outputs of an encoder, not among the same positions.
 
     Returns:
-        The rows, float64 of shape (B, n, n), and the shares, float64 of shape (B, n), from 0 to 1.
+        The rows, float64 of shape (B, n, m), and the shares, float64 of shape (B, n), from 0 to 1.
 
     Example:
         >>> weights = torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]])
@@ -58,6 +62,9 @@ def value_norms(
     length = residual.double().norm(dim=-1)
     total = length + sums
     shares = length / torch.where(total > 0, total, 1.0)
-    alone = torch.eye(norms.shape[-1], dtype=norms.dtype, device=norms.device)
     some = sums[..., None] > 0
-    return torch.where(some, norms / torch.where(some, sums[..., None], 1.0), alone), shares
+    rows = norms / torch.where(some, sums[..., None], 1.0)
+    if cross:
+        return rows, shares
+    alone = torch.eye(norms.shape[-1], dtype=norms.dtype, device=norms.device)
+    return torch.where(some, rows, alone), shares
