@@ -1,0 +1,185 @@
+"""A file that keeps the results of an evaluation as they come, so that a run can be gone on with.
+
+The file is JSON lines: a header that says what is evaluated, then one record a text. Lines are only
+ever added. A process that is killed leaves at most its last line unfinished, which is cut off when
+the file is opened again.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from attnflow.errors import DataError, OptionError
+
+__all__ = ["Store"]
+
+FORMAT = "attnflow.evaluation-store"
+VERSION = 1
+NAME = "evaluation.jsonl"
+"""The file's name where a folder is given."""
+
+
+class Store:
+    """The file of one evaluation, open for as long as the evaluation runs.
+
+    Args:
+        path: The file, which is made if there is none, or a folder, in which it is called
+            "evaluation.jsonl".
+        header: What is evaluated: "model" and "fingerprint", "options" and "data".
+
+    Attributes:
+        path: The file.
+        records: What the file held when it was opened, by the index of the text.
+
+    Raises:
+        OptionError: If the file cannot be opened, is of another evaluation, which the message tells
+            apart, or is being written by another process.
+        DataError: If the file is damaged, or is something else.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
+        name = os.fspath(path)
+        self.path = os.path.join(name, NAME) if os.path.isdir(name) else name
+        self.records: dict[int, dict[str, Any]] = {}
+        folder = os.path.dirname(os.path.abspath(self.path))
+        if not os.path.isdir(folder):
+            raise OptionError(f"store is {self.path!r}, but there is no folder {folder!r}")
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise OptionError(f"store is {self.path!r}, which is no ordinary file")
+        try:
+            # Not "w": what is there stays until its header has been compared.
+            self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 # closed by close()
+        except OSError as error:
+            raise OptionError(f"store {self.path} cannot be opened: {error.strerror}") from error
+        try:
+            self._lock()
+            self._read({"format": FORMAT, "version": VERSION, **header})
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write a record. Once this returns, a kill of the process does not lose it.
+
+        Args:
+            record: The record, with the index of its text as "text".
+
+        Raises:
+            DataError: If it cannot be written. What was written before stays.
+        """
+        self._write(record)
+
+    def close(self) -> None:
+        """Close the file, after everything has reached the disk."""
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OptionError(
+                f"store {self.path} is being written by another run; wait for it, or use another"
+            ) from error
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        line = json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise DataError(
+                f"store {self.path} cannot be written: {error.strerror}; what is in it stays, and "
+                "the same call goes on from there"
+            ) from error
+
+    def _read(self, header: Mapping[str, Any]) -> None:
+        self._file.seek(0)
+        whole = 0
+        for number, line in enumerate(self._file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            try:
+                value = json.loads(line)
+                if not isinstance(value, dict):
+                    raise ValueError("not a JSON object")
+                if number == 1:
+                    self._compare(value, header)
+                else:
+                    self.records[int(value["text"])] = value
+            except (ValueError, KeyError, TypeError) as error:
+                if isinstance(error, OptionError | DataError):
+                    raise
+                raise DataError(
+                    f"{self.path}, line {number}: not the record of a text ({error}); the file is "
+                    "damaged, or no store of an evaluation"
+                ) from error
+        if whole == 0 and not self._is_beginning():
+            raise DataError(f"{self.path} is not a store of an evaluation; choose another file")
+        self._file.truncate(whole)
+        if whole == 0:
+            self._write(header)
+
+    def _is_beginning(self) -> bool:
+        """Whether an only, unfinished line is the beginning of a header, not somebody's file."""
+        header = json.dumps({"format": FORMAT})[:-1].encode()
+        self._file.seek(0)
+        return header.startswith(self._file.read(len(header)))
+
+    def _compare(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        if found.get("format") != FORMAT:
+            raise DataError(f"{self.path} is not a store of an evaluation; choose another file")
+        difference = _difference(found, header)
+        if difference:
+            raise OptionError(
+                f"store {self.path} is of another evaluation: {difference}. Choose another file, "
+                "or remove this one"
+            )
+
+
+def _difference(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
+    """Say what tells two headers apart; nothing if they are of the same evaluation."""
+    for name in ("version", "attnflow"):
+        if found.get(name) != header.get(name):
+            what = "its format's version" if name == "version" else "it was made by attnflow"
+            return f"{what} is {found.get(name)} there and {header.get(name)} here".replace(
+                "attnflow is", "attnflow"
+            )
+    if found.get("fingerprint") != header.get("fingerprint"):
+        there, here = found.get("model"), header.get("model")
+        if there == here:
+            return f"the model is {here} in both, but its weights or its vocabulary have changed"
+        return f"the model is {there} there and {here} here"
+    old, new = found.get("options", {}), header.get("options", {})
+    for name in dict.fromkeys([*new, *old]):
+        if old.get(name) != new.get(name):
+            return f"{name} is {_spelt(old.get(name))} there and {_spelt(new.get(name))} here"
+    there, here = found.get("data", {}), header.get("data", {})
+    if there.get("texts") != here.get("texts"):
+        return f"it has {there.get('texts')} texts there and {here.get('texts')} here"
+    if there != here:
+        return f"both have {here.get('texts')} texts, but not the same ones"
+    return ""
+
+
+def _spelt(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,104 @@
+"""What a model's answer really depends on: the references that attention is compared with.
+
+A reference changes the input, or follows the gradient, and so measures how much each token matters
+to the answer, whatever the attention says:
+
+- `blank_out`: how much the answer's probability changes when a token is replaced;
+- `input_gradient`: how much it changes with the token's embedding;
+- `gradient_x_input`: the same, times the embedding;
+- `gradient_norm`: the norm of the gradient, where `input_gradient` takes its sum.
+
+Running a model needs torch and transformers; importing this package does not import them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from attnflow.errors import OptionError
+from attnflow.importance.blank_out import blank_out
+from attnflow.importance.gradient import gradient_norm, gradient_x_input, input_gradient
+
+__all__ = [
+    "REFERENCES",
+    "blank_out",
+    "gradient_norm",
+    "gradient_x_input",
+    "importance",
+    "input_gradient",
+]
+
+REFERENCES: Final = ("blank_out", "input_gradient", "gradient_x_input", "gradient_norm")
+
+
+def importance(
+    explainer: Any,
+    inputs: Any,
+    *,
+    reference: str = "blank_out",
+    target: Any = None,
+    position: int | str = "auto",
+    replacement: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> Any:
+    """Measure how much each token matters to the model's answer.
+
+    Args:
+        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
+        inputs: What `Explainer.explain` takes: a text, or a list of texts; for an encoder-decoder
+            source texts, or tuples of a source and the target so far; for a vision model images.
+        reference: "blank_out", "input_gradient", "gradient_x_input" or "gradient_norm"; the
+            functions of these names say what they compute.
+        target: The class, by name or index, or the token. For a list of texts it may be a list, one
+            for each. None is what the model predicts.
+        position: Where a language model is asked, as in `Explainer.explain`.
+        replacement: What replaces a token: "unk", "mask", a token of the vocabulary, or its id.
+            "auto" is UNK if the tokenizer has one, and else MASK. Only for "blank_out".
+        batch_size: How many texts run together at most; long ones are fewer.
+        truncate: Cut a text that is longer than the model takes, instead of an error.
+
+    Returns:
+        The importance of every token that the model reads, special tokens included, float64 of
+        shape (n,), source before target; or a list of such arrays, one for each text, in their
+        order.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If a text is empty, not text, or longer than the model takes.
+        ModelError: If the model predicts nothing that tokens could matter to.
+
+    Example:
+        >>> import attnflow
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> model = BertForSequenceClassification(config)
+        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
+        >>> importance(explainer, "keys open doors").shape
+        (5,)
+        >>> [len(one) for one in importance(explainer, ["keys", "keys open"], target=1)]
+        [3, 4]
+    """
+    options = {
+        "target": target,
+        "position": position,
+        "batch_size": batch_size,
+        "truncate": truncate,
+    }
+    if reference == "blank_out":
+        return blank_out(explainer, inputs, replacement=replacement, **options)
+    if reference not in REFERENCES:
+        raise OptionError(f"reference is {reference!r}; expected {', '.join(REFERENCES)}")
+    if replacement != "auto":
+        raise OptionError(
+            f"replacement is {replacement!r}, but reference={reference!r} replaces nothing; leave "
+            "it out, or use reference='blank_out'"
+        )
+    functions = {
+        "input_gradient": input_gradient,
+        "gradient_x_input": gradient_x_input,
+        "gradient_norm": gradient_norm,
+    }
+    return functions[reference](explainer, inputs, **options)

@@ -1,0 +1,267 @@
+"""Running a model on many readings: what it answers, and how sure it is.
+
+Readings of one shape run together, so that nothing is padded, and a reading's answer is the same
+in any company. The model is left as it was found, also after an exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from attnflow.errors import ModelError, OptionError
+from attnflow.explain import Explainer
+from attnflow.importance.reading import PAIRS, Reading, multi_label
+from attnflow.scoring import BATCH_POSITIONS
+
+__all__ = ["Answer", "answers", "ask", "batches", "check_batch_size", "log_odds", "run"]
+
+Key = TypeVar("Key")
+
+# So many logits are computed at once where a model computes those of every position: 128 MB of
+# float32.
+BATCH_LOGITS: Final = 2**25
+
+# So many positions wait at most for others of their shape.
+WAITING_POSITIONS: Final = 2**18
+
+
+class Answer(NamedTuple):
+    """What a model says about the class or token asked about.
+
+    Attributes:
+        target: Its index.
+        log_odds: The logarithm of p / (1 - p), where p is its probability.
+    """
+
+    target: int
+    log_odds: float
+
+    @property
+    def probability(self) -> float:
+        """The probability p."""
+        return float(1 / (1 + np.exp(-self.log_odds))) if self.log_odds > -700 else 0.0
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """See that a batch size is a whole number of 1 or more.
+
+    Raises:
+        OptionError: If it is not.
+    """
+    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+    if not whole or batch_size < 1:
+        raise OptionError(f"batch_size is {batch_size!r}; expected a whole number of 1 or more")
+
+
+def ask(explainer: Explainer, readings: list[Reading], batch_size: int) -> list[Answer]:
+    """Return the model's answer to each reading.
+
+    Args:
+        explainer: The explainer.
+        readings: The readings.
+        batch_size: How many run together at most.
+    """
+    found = dict(answers(explainer, enumerate(readings), batch_size))
+    return [found[index] for index in range(len(readings))]
+
+
+def answers(
+    explainer: Explainer, readings: Iterable[tuple[Key, Reading]], batch_size: int
+) -> Iterator[tuple[Key, Answer]]:
+    """Yield the model's answers as they come, each with the key of its reading.
+
+    Args:
+        explainer: The explainer.
+        readings: The readings, each with a key. They are taken as they are needed.
+        batch_size: How many run together at most.
+    """
+    import torch
+
+    for batch in batches(explainer, readings, batch_size):
+        together = [reading for _, reading in batch]
+        with torch.no_grad():
+            logits = run(explainer, together)
+        targets, odds = log_odds(explainer, together, logits)
+        for (key, _), target, value in zip(batch, targets.tolist(), odds.tolist(), strict=True):
+            yield key, Answer(target, value)
+
+
+def log_odds(explainer: Explainer, readings: list[Reading], logits: Any) -> tuple[Any, Any]:
+    """Return the targets of some readings, and their log-odds.
+
+    Args:
+        explainer: The explainer.
+        readings: The B readings.
+        logits: Their logits, a tensor of shape (B, classes).
+
+    Returns:
+        Two tensors of shape (B,). The probability p of a target is its softmax, or its sigmoid
+        where a model gives each class a probability of its own, and the log-odds are
+        log p / (1 - p), which do not run out of digits where p is nearly 1.
+
+    Raises:
+        OptionError: If a target is no class of the model.
+        ModelError: If the logits are not numbers.
+    """
+    import torch
+
+    count = logits.shape[-1]
+    predicted = logits.argmax(dim=-1).tolist()
+    chosen = [
+        best if reading.target is None else reading.target
+        for reading, best in zip(readings, predicted, strict=True)
+    ]
+    if max(chosen) >= count:
+        raise OptionError(f"target is {max(chosen)}, but there are {count} classes")
+    if bool(logits.isnan().any()):
+        raise ModelError(
+            f"{type(explainer.model).__name__} answers with logits that are not a number (NaN)"
+        )
+    targets = torch.tensor(chosen)
+    own = logits.gather(1, targets[:, None])[:, 0]
+    if multi_label(explainer):
+        return targets, own
+    others = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(dim=-1)
+    return targets, own - others
+
+
+# ---- Batches -------------------------------------------------------------------------------------
+
+
+def batches(
+    explainer: Explainer,
+    readings: Iterable[tuple[Key, Reading]],
+    batch_size: int,
+    positions: int = BATCH_POSITIONS,
+) -> Iterator[list[tuple[Key, Reading]]]:
+    """Yield readings that run together: of one shape, and not too many.
+
+    Args:
+        explainer: The explainer.
+        readings: The readings, each with a key.
+        batch_size: How many a batch has at most.
+        positions: How many positions a batch has at most, if it has more than one reading.
+    """
+    waiting: dict[Any, list[tuple[Key, Reading]]] = {}
+    stored = 0
+    vocabulary = _logits_a_position(explainer)
+    for key, reading in readings:
+        batch = waiting.setdefault(reading.shape, [])
+        batch.append((key, reading))
+        stored += reading.length
+        most = min(batch_size, positions // reading.length)
+        if vocabulary:
+            most = min(most, BATCH_LOGITS // (reading.length * vocabulary))
+        if len(batch) >= most:
+            yield waiting.pop(reading.shape)
+            stored -= reading.length * len(batch)
+        while stored > WAITING_POSITIONS:
+            shape = max(waiting, key=lambda shape: len(waiting[shape]))
+            batch = waiting.pop(shape)
+            yield batch
+            stored -= batch[0][1].length * len(batch)
+    yield from waiting.values()
+
+
+def _logits_a_position(explainer: Explainer) -> int:
+    """Return how many logits the model computes for each position, 0 if for one position only."""
+    if explainer.task not in ("masked-lm", "causal-lm", PAIRS):
+        return 0
+    if "logits_to_keep" in inspect.signature(explainer.model.forward).parameters:
+        return 0
+    size = getattr(explainer.model.config.get_text_config(), "vocab_size", None)
+    return size if isinstance(size, int) else 0
+
+
+# ---- Running the model ---------------------------------------------------------------------------
+
+
+def run(explainer: Explainer, readings: list[Reading]) -> Any:
+    """Run a model on readings of one shape, in eval mode, with gradients if they are enabled.
+
+    Args:
+        explainer: The explainer.
+        readings: The B readings.
+
+    Returns:
+        The logits of the answers, float64 of shape (B, classes), on the CPU.
+
+    Raises:
+        ModelError: If the model returns no logits.
+    """
+    import torch
+
+    from attnflow.capture.borrow import borrowed
+
+    model = explainer.model
+    names = inspect.signature(model.forward).parameters
+    position = readings[0].position
+    # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
+    # keeps one, such as a table of positions, would keep it for good. Leaving it enables gradients.
+    wanted = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(wanted):
+        inputs = _stacked(explainer, readings)
+        passes_on = any(item.kind is item.VAR_KEYWORD for item in names.values())
+        if "use_cache" in names or (passes_on and hasattr(model.config, "use_cache")):
+            inputs["use_cache"] = False
+        if position is not None and "logits_to_keep" in names:
+            # Logits of every position over a whole vocabulary are the largest thing in memory.
+            inputs["logits_to_keep"] = torch.tensor([position], device=model.device)
+            position = 0
+        with borrowed(model, None), _unpadded(explainer):
+            outputs = model(**inputs, return_dict=True)
+        logits = getattr(outputs, "logits", None)
+        if logits is None:
+            logits = getattr(outputs, "prediction_logits", None)
+        if logits is None:
+            raise ModelError(f"{type(model).__name__} returns no logits to read an answer from")
+        # In float64, so that a probability of nearly 1 keeps its digits.
+        return (logits if position is None else logits[:, position]).to("cpu", torch.float64)
+
+
+def _stacked(explainer: Explainer, readings: list[Reading]) -> dict[str, Any]:
+    """Return what the model is given for readings of one shape."""
+    import torch
+
+    model = explainer.model
+    inputs: dict[str, Any] = {}
+    for name in readings[0].inputs:
+        rows = [reading.inputs[name] for reading in readings]
+        if isinstance(rows[0], list):
+            inputs[name] = torch.tensor(rows, device=model.device)
+        else:
+            inputs[name] = torch.stack(rows).to(model.device, model.dtype)
+    if readings[0].patches is not None:
+        from attnflow import vision
+
+        height, width = inputs["pixel_values"].shape[-2:]
+        if vision._interpolates(model, (int(height), int(width))):
+            inputs["interpolate_pos_encoding"] = True
+    return inputs
+
+
+@contextmanager
+def _unpadded(explainer: Explainer) -> Iterator[None]:
+    """Run a block with no id that a classifier takes for padding.
+
+    Decoders that classify do so at the last token that is not padding, which they tell by its id.
+    Nothing is padded here, and the id may be the replacement's, as it is for GPT-2.
+    """
+    from attnflow.capture.borrow import configs_of
+
+    configs = configs_of(explainer.model) if explainer.task == "classification" else []
+    padding = [
+        (config, config.pad_token_id) for config in configs if "pad_token_id" in vars(config)
+    ]
+    try:
+        for config, _ in padding:
+            config.pad_token_id = -1
+        yield
+    finally:
+        for config, found in padding:
+            config.pad_token_id = found

@@ -1,0 +1,112 @@
+"""Blank-out: how much the answer changes when a token is replaced.
+
+Abnar and Zuidema (2020) replace each token by UNK and take the difference in the probability of the
+class that the model predicts, after Zeiler and Fergus, "Visualizing and Understanding Convolutional
+Networks" (ECCV 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.importance.answer import answers, ask, check_batch_size
+from attnflow.importance.reading import Reading, filling, read, replaced
+
+__all__ = ["blank_out"]
+
+
+def blank_out(
+    explainer: Any,
+    inputs: Any,
+    *,
+    target: Any = None,
+    position: int | str = "auto",
+    replacement: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> Any:
+    """Replace each token in turn, and measure what becomes of the model's answer.
+
+    The importance of token t is ``|p(y) - p(y with t replaced)|``, where p is the model's
+    probability and y the class or token that it predicts for the whole text, or the `target`.
+
+    Every token is replaced, special tokens too. A token that is the replacement already gets 0, and
+    so does a token that comes after the position of a causal model, which cannot see it. A masked
+    language model is asked about its mask: y is still read at its place when the mask itself is
+    replaced, so that the importance of the mask is how much hangs on the model being asked there
+    (0 if masks are the replacement). In an image a patch is replaced by the mean colour (pixel
+    values of 0); special tokens are not part of the image, and get 0.
+
+    Mind the replacement. UNK stands for a word that the model does not know only where the model
+    was trained with it. For GPT-2 and many decoders since, UNK is the token that separates texts:
+    what comes before it no longer counts, so that nearly every token seems to matter all there is
+    to matter. Another word may serve better there, and more than one should be tried.
+
+    A text of n tokens needs n + 1 forward passes. Texts and replacements of one length run
+    together, without padding.
+
+    Args:
+        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
+        inputs: What `Explainer.explain` takes: a text, or a list of texts; for an encoder-decoder
+            source texts, or tuples of a source and the target so far; for a vision model images.
+        target: The class, by name or index, or the token. For a list of texts it may be a list, one
+            for each. None is what the model predicts.
+        position: Where a language model is asked, as in `Explainer.explain`. A classifier has one
+            answer wherever it is asked.
+        replacement: What replaces a token: "unk", "mask", a token of the vocabulary, or its id.
+            "auto" is UNK if the tokenizer has one, and else MASK.
+        batch_size: How many texts run together at most; long ones are fewer.
+        truncate: Cut a text that is longer than the model takes, instead of an error.
+
+    Returns:
+        The importance of every token that the model reads, float64 of shape (n,), source before
+        target; or a list of such arrays, one for each text, in their order.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If a text is empty, not text, or longer than the model takes.
+        ModelError: If the model predicts nothing that tokens could matter to.
+
+    Example:
+        >>> import attnflow
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> model = BertForSequenceClassification(config)
+        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
+        >>> importance = blank_out(explainer, "keys unlock doors")
+        >>> importance.shape  # [CLS], keys, [UNK], doors, [SEP]
+        (5,)
+        >>> importance[2]
+        np.float64(0.0)
+    """
+    check_batch_size(batch_size)
+    readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
+    fill = filling(explainer, replacement)
+    whole = ask(explainer, readings, batch_size)
+    results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
+
+    def variants() -> Iterator[tuple[tuple[int, int], Reading]]:
+        for index, (reading, answer) in enumerate(zip(readings, whole, strict=True)):
+            asked = reading._replace(target=answer.target)
+            for token in range(len(reading.tokens)):
+                if _changes(reading, token, fill):
+                    yield (index, token), replaced(asked, [token], fill)
+
+    for (index, token), answer in answers(explainer, variants(), batch_size):
+        results[index][token] = abs(whole[index].probability - answer.probability)
+    return results if many else results[0]
+
+
+def _changes(reading: Reading, token: int, fill: int) -> bool:
+    """Whether replacing a token gives the model anything else to read."""
+    place = reading.places[token]
+    if place is None:
+        return False
+    name, index = place
+    return reading.patches is not None or reading.inputs[name][index] != fill

@@ -1,0 +1,294 @@
+"""Input gradients: how much the answer changes with a token's embedding.
+
+Abnar and Zuidema (2020) take the sum of the gradient over the embedding's dimensions. Gradient x
+input is the first-order estimate of what the embedding as a whole adds to the answer (Denil et al.,
+"Extraction of Salient Sentences from Labelled Documents", 2014; Shrikumar et al., "Not Just a Black
+Box", 2016). The norm of the gradient is the largest change that a small step of the embedding, in
+any direction, can make (Simonyan et al., "Deep Inside Convolutional Networks", 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow import vision
+from attnflow.errors import ModelError
+from attnflow.explain import Explainer
+from attnflow.importance.answer import batches, check_batch_size, log_odds, run
+from attnflow.importance.reading import PAIRS, Reading, read
+
+__all__ = ["gradient_norm", "gradient_x_input", "input_gradient"]
+
+# A backward pass needs what every layer computed, so that fewer positions run together.
+GRADIENT_POSITIONS: Final = 512
+
+
+def input_gradient(
+    explainer: Any,
+    inputs: Any,
+    *,
+    target: Any = None,
+    position: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> Any:
+    """Differentiate the model's answer by each token's embedding, and sum over its dimensions.
+
+    The importance of token t is ``|sum_d dp(y) / dx[t, d]|``, where p is the model's probability, y
+    the class or token that it predicts, or the `target`, and x[t] is the word embedding of the
+    token: what ``model.get_input_embeddings()`` gives, before positions and token types are added.
+    Some models scale their embeddings in that module (BART, Gemma), others after it (Marian), most
+    not at all; a scale that all tokens share changes no ranks. For a vision model, x[t] is what
+    enters the first layer: a patch, or a special token, with its position.
+
+    Tokens that come after the position of a causal model get 0: it cannot see them.
+
+    Beware of models with layer normalisation, such as BERT, DistilBERT and GPT-2. It subtracts the
+    mean of the dimensions, so that nothing changes if all of them grow alike: **the sum is 0 for
+    every token**, and what is returned is the rounding error of its terms. `gradient_norm` and
+    `gradient_x_input` mean something there. Models with RMS normalisation (T5, Llama, Gemma) are
+    not concerned.
+
+    Args:
+        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
+        inputs: What `Explainer.explain` takes.
+        target: The class, by name or index, or the token. For a list of texts it may be a list, one
+            for each. None is what the model predicts.
+        position: Where a language model is asked, as in `Explainer.explain`.
+        batch_size: How many texts run together at most; long ones are fewer.
+        truncate: Cut a text that is longer than the model takes, instead of an error.
+
+    Returns:
+        The importance of every token that the model reads, float64 of shape (n,), source before
+        target; or a list of such arrays, one for each text, in their order.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If a text is empty, not text, or longer than the model takes.
+        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
+
+    Example:
+        >>> import attnflow
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> model = BertForSequenceClassification(config)
+        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
+        >>> [len(one) for one in input_gradient(explainer, ["keys open doors", "open"])]
+        [5, 3]
+    """
+    return _importance(explainer, inputs, target, position, batch_size, truncate, "sum")
+
+
+def gradient_x_input(
+    explainer: Any,
+    inputs: Any,
+    *,
+    target: Any = None,
+    position: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> Any:
+    """Multiply the gradient of the model's answer by each token's embedding.
+
+    The importance of token t is ``|sum_d dp(y) / dx[t, d] * x[t, d]|``; `input_gradient` says what
+    p, y and x are. A scale of the embeddings makes no difference here; therefore it is 0, up to
+    rounding, for models that normalise word embeddings before anything is added to them, such as
+    ModernBERT. `gradient_norm` means something there.
+
+    Args:
+        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
+        inputs: What `Explainer.explain` takes.
+        target: The class, by name or index, or the token. For a list of texts it may be a list, one
+            for each. None is what the model predicts.
+        position: Where a language model is asked, as in `Explainer.explain`.
+        batch_size: How many texts run together at most; long ones are fewer.
+        truncate: Cut a text that is longer than the model takes, instead of an error.
+
+    Returns:
+        The importance of every token that the model reads, float64 of shape (n,), source before
+        target; or a list of such arrays, one for each text, in their order.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If a text is empty, not text, or longer than the model takes.
+        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
+
+    Example:
+        >>> import attnflow
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> model = BertForSequenceClassification(config)
+        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
+        >>> gradient_x_input(explainer, "keys open doors", target=1).shape
+        (5,)
+    """
+    return _importance(explainer, inputs, target, position, batch_size, truncate, "product")
+
+
+def gradient_norm(
+    explainer: Any,
+    inputs: Any,
+    *,
+    target: Any = None,
+    position: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
+) -> Any:
+    """Take the Euclidean norm of the gradient of the model's answer by each token's embedding.
+
+    The importance of token t is ``sqrt(sum_d (dp(y) / dx[t, d])**2)``; `input_gradient` says what
+    p, y and x are. Unlike the sum, and unlike gradient x input, the norm does not cancel out in any
+    model.
+
+    Args:
+        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
+        inputs: What `Explainer.explain` takes.
+        target: The class, by name or index, or the token. For a list of texts it may be a list, one
+            for each. None is what the model predicts.
+        position: Where a language model is asked, as in `Explainer.explain`.
+        batch_size: How many texts run together at most; long ones are fewer.
+        truncate: Cut a text that is longer than the model takes, instead of an error.
+
+    Returns:
+        The importance of every token that the model reads, float64 of shape (n,), source before
+        target; or a list of such arrays, one for each text, in their order.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If a text is empty, not text, or longer than the model takes.
+        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
+
+    Example:
+        >>> import attnflow
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> model = BertForSequenceClassification(config)
+        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
+        >>> norms = gradient_norm(explainer, "keys open doors")
+        >>> sums = input_gradient(explainer, "keys open doors")  # BERT normalises layers
+        >>> bool((sums < 1e-4 * norms).all())
+        True
+    """
+    return _importance(explainer, inputs, target, position, batch_size, truncate, "norm")
+
+
+def _importance(
+    explainer: Any,
+    inputs: Any,
+    target: Any,
+    position: Any,
+    batch_size: Any,
+    truncate: Any,
+    reduce: str,
+) -> Any:
+    check_batch_size(batch_size)
+    readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
+    modules = _embedding_modules(explainer)
+    results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
+    for batch in batches(explainer, enumerate(readings), batch_size, GRADIENT_POSITIONS):
+        together = [reading for _, reading in batch]
+        values = _differentiate(explainer, together, modules, reduce)
+        for (index, _), row in zip(batch, values, strict=True):
+            # What is left over are tokens that the answer cannot depend on.
+            results[index][: len(row)] = row
+    return results if many else results[0]
+
+
+def _differentiate(
+    explainer: Explainer, readings: list[Reading], modules: list[Any], reduce: str
+) -> NDArray[np.float64]:
+    """Return the importance of the tokens of readings of one shape, of shape (B, n)."""
+    import torch
+
+    from attnflow.capture.borrow import borrowed
+
+    name = type(explainer.model).__name__
+    with torch.inference_mode(False), torch.enable_grad():
+        # Borrowed first, so that no other thread runs the model while it is watched.
+        with borrowed(explainer.model, None), _watched(modules) as embeddings:
+            logits = run(explainer, readings)
+        _check_calls(name, embeddings, readings[0])
+        _, odds = log_odds(explainer, readings, logits)
+        gradients: Any = [None]
+        if odds.requires_grad:
+            # Not backward(), which would leave gradients behind in the parameters. Readings do not
+            # see each other, so that the gradient of the sum is each one's own.
+            gradients = torch.autograd.grad(odds.sum(), embeddings, allow_unused=True)
+    if all(gradient is None for gradient in gradients):
+        raise ModelError(
+            f"no gradient reaches the embeddings of {name}: part of its forward pass turns "
+            "gradients off, as torch.no_grad() does; use blank_out"
+        )
+    # The log-odds are differentiated, whose gradient does not vanish where p is nearly 0 or 1, and
+    # dp = p (1 - p) dlog-odds.
+    slope = (odds.sigmoid() * (-odds).sigmoid()).detach()
+    parts = []
+    for embedding, gradient in zip(embeddings, gradients, strict=True):
+        exact = torch.zeros_like(embedding) if gradient is None else gradient
+        exact = exact.to("cpu", torch.float64)
+        if reduce == "product":
+            exact = exact * embedding.detach().to("cpu", torch.float64)
+        values = exact.norm(dim=-1) if reduce == "norm" else exact.sum(dim=-1).abs()
+        parts.append(slope[:, None] * values)
+    result: NDArray[np.float64] = torch.cat(parts, dim=1).numpy()
+    return result
+
+
+def _embedding_modules(explainer: Explainer) -> list[Any]:
+    """Return the modules whose outputs are the embeddings, each once."""
+    model = explainer.model
+    try:
+        if explainer.task in vision.TASKS:
+            return [vision._embeddings(model)]
+        if explainer.task != PAIRS:
+            return [model.get_input_embeddings()]
+        both = [part().get_input_embeddings() for part in (model.get_encoder, model.get_decoder)]
+    except NotImplementedError as error:
+        raise ModelError(
+            f"{type(model).__name__} does not say which its embeddings are: its "
+            "get_input_embeddings() is not implemented; use blank_out"
+        ) from error
+    return both[:1] if both[0] is both[1] else both
+
+
+@contextmanager
+def _watched(modules: list[Any]) -> Iterator[list[Any]]:
+    """Cut the graph at the outputs of some modules, and give those outputs as they come."""
+    found: list[Any] = []
+
+    def cut(_module: Any, _inputs: Any, output: Any) -> Any:
+        found.append(output.detach().requires_grad_())
+        return found[-1]
+
+    handles = [module.register_forward_hook(cut) for module in modules]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_calls(name: str, embeddings: list[Any], reading: Reading) -> None:
+    """See that the embeddings are those of the reading's tokens, source before target."""
+    if reading.patches is not None:
+        expected = [len(reading.tokens)]
+    else:
+        names = [name for name in ("input_ids", "decoder_input_ids") if name in reading.inputs]
+        expected = [len(reading.inputs[name]) for name in names]
+    if [tuple(one.shape[1:-1]) for one in embeddings] != [(count,) for count in expected]:
+        shapes = ", ".join(str(tuple(one.shape)) for one in embeddings) or "nothing"
+        raise ModelError(
+            f"{name} embeds {shapes}, where one embedding for each of "
+            f"{' and '.join(map(str, expected))} tokens is expected; use blank_out"
+        )
