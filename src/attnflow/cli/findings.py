@@ -1,0 +1,161 @@
+"""``attnflow paper saturation`` and ``heads``: what the paper leaves open."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnflow.errors import OptionError
+from attnflow.evaluate.texts import read_texts
+from attnflow.files import write_whole
+from attnflow.paper import checkpoint
+
+if TYPE_CHECKING:
+    from attnflow.explain import Explainer
+
+__all__ = ["add_heads", "add_saturation", "run_heads", "run_saturation"]
+
+ENDINGS = (".json", ".png", ".svg", ".pdf")
+
+Progress = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+
+
+def add_saturation(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``attnflow paper saturation``."""
+    _add(parser, 200)
+
+
+def add_heads(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``attnflow paper heads``."""
+    _add(parser, 500)
+
+
+def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
+    """Measure from which layer on flow no longer depends on the position."""
+    explainer, texts = _ready(args)
+    from attnflow.paper.findings import saturation_by_layer
+
+    with progress("saturation") as show:
+        found = saturation_by_layer(explainer, texts, progress=show)
+    _write(args, found, _saturation_figure)
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    print(f"{found['count']:,} texts, means over texts; {explainer.name}")
+    print(f"{'layer':>5}  {'pairs saturated':>15}  {'of the position':>15}  {'spread':>7}")
+    rows = zip(found["pairs"], found["position"], found["spread"], strict=True)
+    for layer, (pairs, position, spread) in enumerate(rows, start=1):
+        print(f"{layer:>5}  {pairs:>15.1%}  {position:>15.1%}  {spread:>7.3f}")
+    print("spread: how much the flows of one token differ between positions; 0 is not at all")
+    return 0
+
+
+def run_heads(args: argparse.Namespace, progress: Progress) -> int:
+    """Measure how far every single head agrees with blank-out."""
+    explainer, texts = _ready(args)
+    from attnflow.paper.findings import heads
+
+    with progress("heads") as show:
+        found = heads(explainer, texts, progress=show)
+    _write(args, found, _heads_figure)
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    print(f"{found['count']:,} texts; mean Spearman correlation with blank-out; {explainer.name}")
+    for method in ("raw", "rollout", "flow"):
+        layers = found[method]
+        print(f"\n{method}")
+        print("layer" + "".join(f"{f'head {head}':>9}" for head in range(len(layers[0]))))
+        for layer, row in enumerate(layers, start=1):
+            print(f"{layer:>5}" + "".join(f"{cell['mean']:>9.2f}" for cell in row))
+    return 0
+
+
+def _add(parser: argparse.ArgumentParser, limit: int) -> None:
+    parser.add_argument(
+        "--model", help="any text model (default: the one that ships with attnflow)"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a file of texts, as attnflow evaluate takes them"
+    )
+    parser.add_argument("--text-column", help="the column that has the text")
+    parser.add_argument(
+        "--limit", type=int, default=limit, metavar="N", help=f"texts to read (default: {limit})"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"save to a file: {', '.join(ENDINGS)}"
+    )
+
+
+def _ready(args: argparse.Namespace) -> tuple["Explainer", Sequence[str]]:
+    """Check the options, read the texts and load the model, in this order."""
+    if args.limit < 1:
+        raise OptionError(f"--limit is {args.limit}; expected 1 or more")
+    if args.output is not None and args.output.suffix.lower() not in ENDINGS:
+        raise OptionError(f"--output must end in {' or '.join(ENDINGS)}, got {str(args.output)!r}")
+    if args.output is not None and not args.output.absolute().parent.is_dir():
+        raise OptionError(f"{args.output} cannot be written: there is no such folder")
+    if not args.data.is_file():
+        raise OptionError(f"--data {args.data} is not a file")
+
+    def fault(number: int, reason: str) -> None:
+        print(f"attnflow: {args.data}, line {number}: {reason} (skipped)", file=sys.stderr)
+
+    found = read_texts(args.data, text_column=args.text_column, limit=args.limit, on_fault=fault)
+    texts = [text.text for text in found]
+    from attnflow.explain import Explainer
+
+    return Explainer.from_pretrained(args.model or checkpoint(), device=args.device), texts
+
+
+def _write(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any], Any]) -> None:
+    if args.output is None:
+        return
+    ending = args.output.suffix.lower()
+    if ending == ".json":
+        write_whole(args.output, json.dumps(found, indent=1) + "\n")
+    else:
+        from attnflow.view import theme
+
+        write_whole(args.output, theme.content(draw(found), ending))
+    print(f"saved {args.output}", file=sys.stderr)
+
+
+def _saturation_figure(found: dict[str, Any]) -> Any:
+    from attnflow.view.figures import correlation_over_layers
+
+    curves = {"saturated pairs": found["pairs"], "spread of flow": found["spread"]}
+    figure, _ = correlation_over_layers(curves, ylabel="share of pairs; relative spread")
+    return figure
+
+
+def _heads_figure(found: dict[str, Any]) -> Any:
+    from attnflow.view import theme
+
+    methods = ("raw", "rollout", "flow")
+    layers, count = len(found["raw"]), len(found["raw"][0])
+    figure = theme.new_figure(min(11.0, 1.4 + 1.05 * count), 0.9 + 0.3 * layers)
+    for ax, method in zip(figure.subplots(1, 3, sharey=True), methods, strict=True):
+        means = [[cell["mean"] for cell in row] for row in found[method]]
+        # Red and blue of equal lightness would be one grey: this scale is dark at +1, light at -1.
+        image = ax.imshow(means, cmap=theme.scale(), vmin=-1, vmax=1, origin="lower", aspect="auto")
+        theme.dress(ax)
+        theme.set_title(ax, method)
+        theme.set_ticks(ax.xaxis, range(count), [str(head) for head in range(count)])
+        theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
+        theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
+        for row in range(layers):
+            for head in range(count):
+                share = (means[row][head] + 1) / 2
+                text = ax.text(head, row, " ", ha="center", va="center")
+                digits = f"{means[row][head]:.2f}".replace("0.", ".")
+                theme.put_text(text, digits, 5.5, color=theme.readable(share))
+    bar = figure.colorbar(image, ax=figure.axes, shrink=0.9, aspect=20, pad=0.01)
+    bar.ax.tick_params(labelsize=theme.SMALL_SIZE, length=2)
+    theme.put_text(bar.ax.yaxis.label, "mean Spearman correlation", theme.SMALL_SIZE)
+    return figure

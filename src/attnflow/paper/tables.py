@@ -1,0 +1,500 @@
+"""The paper's Tables 1 to 3: how far attention agrees with what the model depends on.
+
+A table is made by `attnflow.evaluate.evaluate`, as any other evaluation is. What is here are the
+paper's settings, and the numbers it printed, so that ours stand beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from attnflow.errors import OptionError
+from attnflow.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnflow.evaluate import Evaluation
+    from attnflow.explain import Explainer
+
+__all__ = ["METHODS", "TABLES", "Printed", "Setting", "Table", "make_table"]
+
+METHODS: Final = ("raw", "rollout", "flow")
+COLUMNS: Final = (
+    "special_tokens",
+    "method",
+    "layer",
+    "mean",
+    "std",
+    "ci_low",
+    "ci_high",
+    "count",
+    "paper_mean",
+    "paper_std",
+)
+
+
+class Printed(NamedTuple):
+    """A number as the paper prints it: the mean and standard deviation over sentences."""
+
+    mean: float
+    std: float
+
+
+class Setting(NamedTuple):
+    """What a table of the paper is about, and what it says.
+
+    Attributes:
+        number: The table's number in the paper.
+        task: The task, in words.
+        reference: What attention is compared with.
+        layers: The layers it has columns for.
+        depth: How many layers the paper's model has.
+        sentences: How many sentences the paper took.
+        printed: The paper's numbers, for each method one a layer.
+    """
+
+    number: int
+    task: str
+    reference: str
+    layers: tuple[int, ...]
+    depth: int
+    sentences: int
+    printed: Mapping[str, tuple[Printed, ...]]
+
+
+def _printed(**rows: str) -> Mapping[str, tuple[Printed, ...]]:
+    return {
+        method: tuple(Printed(*map(float, cell.split("\u00b1"))) for cell in row.split())
+        for method, row in rows.items()
+    }
+
+
+# Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020.
+TABLES: Final = {
+    1: Setting(
+        1,
+        "verb number",
+        "blank_out",
+        (1, 2, 3, 4, 5, 6),
+        6,
+        2000,
+        _printed(
+            raw="0.69±0.27 0.10±0.43 -0.11±0.49 -0.09±0.52 0.20±0.45 0.29±0.39",
+            rollout="0.32±0.26 0.38±0.27 0.51±0.26 0.62±0.26 0.70±0.25 0.71±0.24",
+            flow="0.32±0.26 0.44±0.29 0.70±0.25 0.70±0.22 0.71±0.22 0.70±0.22",
+        ),
+    ),
+    2: Setting(
+        2,
+        "verb number",
+        "input_gradient",
+        (1, 2, 3, 4, 5, 6),
+        6,
+        2000,
+        _printed(
+            raw="0.53±0.33 0.16±0.38 -0.06±0.42 0.00±0.47 0.24±0.40 0.46±0.35",
+            rollout="0.22±0.31 0.27±0.32 0.39±0.32 0.47±0.32 0.53±0.32 0.54±0.31",
+            flow="0.22±0.31 0.31±0.34 0.54±0.32 0.61±0.28 0.60±0.28 0.61±0.28",
+        ),
+    ),
+    3: Setting(
+        3,
+        "sentiment (SST-2)",
+        "input_gradient",
+        (1, 3, 5, 6),
+        6,
+        100,
+        _printed(
+            raw="0.12±0.21 0.09±0.21 0.08±0.20 0.09±0.21",
+            rollout="0.11±0.19 0.12±0.21 0.13±0.21 0.13±0.20",
+            flow="0.11±0.19 0.11±0.21 0.12±0.22 0.14±0.21",
+        ),
+    ),
+}
+
+_REFERENCES: Final = {"blank_out": "blank-out", "input_gradient": "input gradients"}
+
+
+class Table(NamedTuple):
+    """A table of the paper, made again.
+
+    Attributes:
+        setting: What the paper did and found.
+        evaluation: What was measured.
+        labels: The right class of each sentence, by its number from 1.
+        data: Where the sentences are from.
+        depth: How many layers the model has. If it is not as many as the paper's model has, there
+            is nothing to compare layer by layer.
+    """
+
+    setting: Setting
+    evaluation: Evaluation
+    labels: Mapping[int, int | str]
+    data: str
+    depth: int | None
+
+    def rows(self, method: str, *, special_tokens: bool = True) -> list[dict[str, Any]]:
+        """Return what was measured for a method or a baseline.
+
+        Args:
+            method: "raw", "rollout", "flow", or one of the evaluation's baselines.
+            special_tokens: Whether special tokens are among those scored, as in the paper.
+
+        Returns:
+            For each layer its "layer", "mean", "std", "ci", "count" and "undefined".
+        """
+        return self.evaluation.summary(
+            method, reference=self.setting.reference, special_tokens=special_tokens
+        )
+
+    def printed(self, method: str, layer: int) -> Printed | None:
+        """Return the paper's number for a method and layer, None where there is none to compare.
+
+        Args:
+            method: The method.
+            layer: The layer, from 1.
+
+        Returns:
+            The number; None for a layer the paper does not show, or a model of another depth.
+        """
+        if self.depth != self.setting.depth:
+            return None
+        if method not in self.setting.printed or layer not in self.setting.layers:
+            return None
+        return self.setting.printed[method][self.setting.layers.index(layer)]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of the sentences that the model gets right; None if that is not known."""
+        answered = [
+            (text.prediction, self.labels[text.number])
+            for text in self.evaluation.texts
+            if text.prediction is not None and text.number in self.labels
+        ]
+        if not answered:
+            return None
+        right = sum(
+            label == (prediction.index if isinstance(label, int) else prediction.label)
+            for prediction, label in answered
+        )
+        return right / len(answered)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as what JSON can hold.
+
+        Returns:
+            "raw", "rollout" and "flow", each a list over layers of "layer", "mean", "std" and "ci"
+            and how many sentences that is; the same under "without_special_tokens"; "baselines";
+            the paper's numbers under "paper"; and how the table was made. What is not defined,
+            such as the mean of no correlation, is None.
+        """
+        measured = self.evaluation
+        result: dict[str, Any] = {method: self.rows(method) for method in METHODS}
+        result["without_special_tokens"] = {
+            method: self.rows(method, special_tokens=False) for method in METHODS
+        }
+        result["baselines"] = {
+            name: {
+                "with_special_tokens": self.rows(name)[0],
+                "without_special_tokens": self.rows(name, special_tokens=False)[0],
+            }
+            for name in measured.baselines
+        }
+        result["paper"] = {
+            method: [
+                {"layer": layer, **number._asdict()}
+                for layer, number in zip(self.setting.layers, numbers, strict=True)
+            ]
+            for method, numbers in self.setting.printed.items()
+        }
+        about = {
+            "table": self.setting.number,
+            "task": self.setting.task,
+            "reference": self.setting.reference,
+            "count": len(measured.texts),
+            "skipped": len(measured.skipped),
+            "accuracy": self.accuracy,
+            "model": measured.model,
+            "fingerprint": measured.fingerprint,
+            "data": self.data,
+            "options": dict(measured.options),
+        }
+        defined: dict[str, Any] = _defined(result | about)
+        return defined
+
+    def to_text(self) -> str:
+        """Return the table as plain text, ours above the paper's.
+
+        Returns:
+            Lines of up to 100 characters for six layers.
+        """
+        layers = [row["layer"] for row in self.rows("raw")]
+        lines = [
+            f"Table {self.setting.number}: {self.caption()}",
+            "",
+            "Special tokens scored too, as in the paper:",
+            *self._block(layers, special_tokens=True),
+            "",
+            "Special tokens left out:",
+            *self._block(layers, special_tokens=False),
+            "",
+            *self._remarks(),
+        ]
+        return "\n".join(lines)
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, with the paper's numbers under ours.
+
+        Returns:
+            Two tables: with special tokens, as in the paper, and without.
+        """
+        layers = [row["layer"] for row in self.rows("raw")]
+        head = "| | | " + " | ".join(f"L{layer}" for layer in layers) + " |"
+        rule = "| --- | --- |" + " ---: |" * len(layers)
+        parts = [f"**Table {self.setting.number}.** {self.caption()}", ""]
+        for title, special in (
+            ("Special tokens scored too, as in the paper:", True),
+            ("Special tokens left out:", False),
+        ):
+            parts += [title, "", head, rule]
+            for name, kind, cells in self._cells(layers, special_tokens=special):
+                parts.append(f"| {name} | {kind} | " + " | ".join(cells) + " |")
+            parts.append("")
+        return "\n".join([*parts, *(f"{remark}\n" for remark in self._remarks())])
+
+    def to_csv(self) -> str:
+        """Return the table as comma-separated values, one line for each number.
+
+        Returns:
+            The columns are special_tokens, method, layer, mean, std, ci_low, ci_high, count,
+            paper_mean and paper_std.
+        """
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(COLUMNS)
+        for special in (True, False):
+            for method in (*METHODS, *self.evaluation.baselines):
+                for row in self.rows(method, special_tokens=special):
+                    known = self.printed(method, row["layer"]) if special else None
+                    low, high = row["ci"] or (None, None)
+                    mine = (row["layer"], row["mean"], row["std"], low, high, row["count"])
+                    writer.writerow((str(special).lower(), method, *mine, *(known or (None, None))))
+        return out.getvalue()
+
+    def plot(self, ax: Any = None, *, special_tokens: bool = True) -> tuple[Figure, Axes]:
+        """Draw the table: correlation over layers, with the paper's as dotted lines.
+
+        Args:
+            ax: Axes of matplotlib to draw into. None makes a figure.
+            special_tokens: Whether special tokens are among those scored.
+
+        Returns:
+            The figure and the axes.
+
+        Raises:
+            MissingExtraError: If matplotlib is not installed.
+        """
+        from attnflow.view.figures import correlation_over_layers
+
+        curves: dict[str, Any] = {
+            method: self.rows(method, special_tokens=special_tokens) for method in METHODS
+        }
+        if special_tokens:
+            for method in METHODS:
+                curves[f"{method}, paper"] = [
+                    {"layer": layer, "mean": number.mean}
+                    for layer in (row["layer"] for row in curves[method])
+                    if (number := self.printed(method, layer)) is not None
+                ]
+        rows = {
+            name: self.rows(name, special_tokens=special_tokens)[0]["mean"]
+            for name in self.evaluation.baselines
+        }
+        return correlation_over_layers(
+            {name: curve for name, curve in curves.items() if curve},
+            ax,
+            baselines={name: mean for name, mean in rows.items() if mean == mean},
+            title=f"Table {self.setting.number}: {self.setting.task}, "
+            f"{_REFERENCES[self.setting.reference]}",
+        )
+
+    def caption(self) -> str:
+        """Return what the table shows, in a sentence or two.
+
+        Returns:
+            The caption, without the table's number.
+        """
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        return (
+            f"Spearman's rank correlation of attention with {_REFERENCES[self.setting.reference]}, "
+            f"{self.setting.task}.\nMean \u00b1 standard deviation over "
+            f"{len(self.evaluation.texts):,} sentences of {self.data}; model "
+            f"{_short(self.evaluation.model)}{accuracy}."
+        )
+
+    def _cells(
+        self, layers: Sequence[int], *, special_tokens: bool
+    ) -> list[tuple[str, str, list[str]]]:
+        cells = []
+        for method in METHODS:
+            rows = self.rows(method, special_tokens=special_tokens)
+            cells.append((method, "ours", [_spread(row["mean"], row["std"]) for row in rows]))
+            cells.append(("", f"{self._level():.0%} CI", [_interval(row["ci"]) for row in rows]))
+            known = [self.printed(method, layer) for layer in layers]
+            if special_tokens and any(known):
+                cells.append(
+                    ("", "paper", [_spread(*number) if number else "" for number in known])
+                )
+        return cells
+
+    def _block(self, layers: Sequence[int], *, special_tokens: bool) -> list[str]:
+        lines = [" " * 16 + "".join(f"{f'L{layer}':>14}" for layer in layers)]
+        for name, kind, cells in self._cells(layers, special_tokens=special_tokens):
+            lines.append(f"{name:<9}{kind:<7}" + "".join(f"{cell:>14}" for cell in cells))
+        return lines
+
+    def _remarks(self) -> list[str]:
+        measured = self.evaluation
+        remarks = []
+        for title, special in (("with", True), ("without", False)):
+            known = [
+                f"{name} {_spread(row['mean'], row['std'])}"
+                for name in measured.baselines
+                for row in self.rows(name, special_tokens=special)
+            ]
+            if known:
+                remarks.append(f"Baselines {title} special tokens: {', '.join(known)}.")
+        undefined = max(row["undefined"] for method in METHODS for row in self.rows(method))
+        if undefined:
+            remarks.append(
+                f"Up to {undefined:,} sentences have no correlation, because all their scores or "
+                "all their importances are the same; they are left out of the means."
+            )
+        if measured.skipped:
+            remarks.append(f"{len(measured.skipped):,} sentences could not be evaluated.")
+        if self.depth != self.setting.depth:
+            remarks.append(
+                f"The paper's model has {self.setting.depth} layers, so that its numbers are not "
+                "put beside these."
+            )
+        if len(measured.texts) != self.setting.sentences:
+            remarks.append(f"The paper has {self.setting.sentences:,} sentences.")
+        return remarks
+
+    def _level(self) -> float:
+        return float(self.evaluation.options.get("level", 0.95))
+
+
+def make_table(
+    number: int,
+    explainer: Explainer,
+    sentences: Sequence[tuple[str, int | str]],
+    *,
+    layers: Sequence[int] | None = None,
+    data: str = "the sentences given",
+    baselines: bool = True,
+    samples: int = 2000,
+    seed: int = 0,
+    store: str | os.PathLike[str] | None = None,
+    progress: Callable[..., Any] | None = None,
+) -> Table:
+    """Make one of the paper's tables again, on any model and any sentences.
+
+    As in the paper, importance is measured by the probability of the right class, and attention is
+    that of the CLS embedding.
+
+    Args:
+        number: The table: 1, 2 or 3.
+        explainer: The model, a classifier.
+        sentences: Texts, each with its right class by name or index.
+        layers: The layers. None takes the paper's where the model has as many layers as the
+            paper's, and all otherwise.
+        data: Where the sentences are from, in words.
+        baselines: Whether to add correlations of what knows nothing of the model.
+        samples: How often to draw for confidence intervals.
+        seed: Where random numbers start.
+        store: A file that keeps what is done, so that a run can be resumed.
+        progress: Called as `attnflow.evaluate.evaluate` says.
+
+    Returns:
+        The table.
+
+    Raises:
+        OptionError: If an argument is not valid, or the model is not a classifier of these classes.
+    """
+    if number not in TABLES:
+        raise OptionError(f"number is {number!r}; expected {', '.join(map(str, TABLES))}")
+    setting = TABLES[number]
+    if explainer.task != "classification":
+        raise OptionError(
+            f"table {number} needs a classifier, and {explainer.name} is a model for "
+            f"{explainer.task}"
+        )
+    if not sentences:
+        raise OptionError("there are no sentences; expected one or more")
+    known = {str(name) for name in explainer.model.config.id2label.values()}
+    for text, label in sentences:
+        if isinstance(label, str) and label not in known:
+            raise OptionError(
+                f"the sentence {text!r} has the label {label!r}, but the classes of "
+                f"{_short(explainer.name)} are {', '.join(sorted(known))}"
+            )
+    depth = getattr(explainer.model.config, "num_hidden_layers", None)
+    if layers is None:
+        layers = setting.layers if depth == setting.depth else None
+    evaluation = evaluate(
+        explainer,
+        [text for text, _ in sentences],
+        methods=METHODS,
+        references=(setting.reference,),
+        layers=layers,
+        targets=[label for _, label in sentences],
+        # On a bidirectional model this is what "auto" means, and the paper has nothing else.
+        receptive_field=False,
+        baselines=baselines,
+        samples=samples,
+        seed=seed,
+        store=store,
+        progress=progress,
+    )
+    labels = {i: label for i, (_, label) in enumerate(sentences, 1)}
+    return Table(setting, evaluation, labels, data, depth if isinstance(depth, int) else None)
+
+
+def _spread(mean: float | None, std: float | None) -> str:
+    if mean is None or mean != mean:
+        return "\u2013"
+    return _digits(mean) + ("" if std is None or std != std else f" \u00b1 {_digits(std)}")
+
+
+def _interval(ends: Sequence[float | None] | None) -> str:
+    known = [end for end in ends or () if end is not None and end == end]
+    if len(known) != 2:
+        return ""
+    # Without its zeros, an interval is no wider than a mean and its deviation.
+    return " to ".join(_digits(end).replace("0.", ".", 1) for end in known)
+
+
+def _defined(value: Any) -> Any:
+    """Return a value with None for every number that is none, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {name: _defined(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defined(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _digits(number: float) -> str:
+    # A zero has no sign to a reader.
+    return f"{round(number, 2) + 0.0:.2f}"
+
+
+def _short(name: str) -> str:
+    """Return the last folder of a path, which says which model it is."""
+    return name.replace("\\", "/").rstrip("/").split("/")[-1] or name
