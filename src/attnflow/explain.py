@@ -6,7 +6,9 @@ attention becomes a graph, a method scores the tokens, and an `Explanation` carr
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import seq2seq, vision
-from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
-from attnflow.explanation import Explanation
+from attnflow.errors import AttnflowError, MissingExtraError, ModelError, OptionError, TextError
+from attnflow.explanation import Explanation, Prediction
 from attnflow.graph import AttentionGraph, resolve_index
 from attnflow.scoring import (
     BATCH_POSITIONS,
+    METHODS,
     check_choices,
     check_edges,
     gradient_rows,
@@ -33,11 +36,12 @@ from attnflow.scoring import (
     shares,
     sink_of,
 )
+from attnflow.trace import Trace
 
 if TYPE_CHECKING:
     from attnflow.capture import Captured
 
-__all__ = ["POSITIONS", "TASKS", "Explainer"]
+__all__ = ["POSITIONS", "TASKS", "Explainer", "LayerScores"]
 
 POSITIONS: Final = ("auto", "cls", "mask", "last")
 
@@ -48,6 +52,10 @@ TASKS: Final = {
     "causal-lm": ("ForCausalLM", "LMHeadModel"),
     "encoder": (),
 }
+
+
+# The traces of a list of texts may take this much memory together, in bytes.
+MOST_TRACES: Final = 2**28
 
 
 class _Options(NamedTuple):
@@ -65,6 +73,7 @@ class _Options(NamedTuple):
     special_tokens: bool = True
     drop_sink: bool = False
     truncate: bool = False
+    keep_heads: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> _Options:
@@ -74,6 +83,13 @@ class _Options(NamedTuple):
                 f"there is no option {unknown[0]!r}; expected {', '.join(cls._fields)}"
             )
         return cls(**given)
+
+    def for_other(self, task: str) -> dict[str, Any]:
+        """Return what models are given that do not read one text."""
+        given = self._asdict()
+        if given.pop("keep_heads"):
+            raise OptionError(f"keep_heads=True is for models that read one text, not for {task}")
+        return given
 
 
 class _Encoded(NamedTuple):
@@ -96,7 +112,7 @@ class _Measured(NamedTuple):
     `scores` is (L, P, n). For each position, `seen` is how many tokens it can see, and `sinks` the
     token most attended to among them. `mask` says which offsets, from -(n - 1) to n - 1, each layer
     attends over, (L, 2 n - 1); it is None where scores are not related to uniform attention.
-    `residual` is that of the graph.
+    `residual` is that of the graph, and `trace` what is kept of it.
     """
 
     layer: int
@@ -107,6 +123,32 @@ class _Measured(NamedTuple):
     sinks: list[int]
     mask: NDArray[np.bool_] | None
     residual: float | NDArray[np.float64]
+    trace: Trace | None = None
+
+
+class LayerScores(NamedTuple):
+    """The scores of one position of a text in every layer, by several methods.
+
+    Attributes:
+        tokens: The T tokens that the position can see: of a causal model those up to it.
+        special: For each token whether the tokenizer added it, or it has a special meaning.
+        position: The position.
+        scores: For each pair of a method and whether its scores are related to uniform attention
+            over the same mask, the scores, float64 of shape (L, T).
+        causal: Whether positions see only what precedes them.
+        sink: The token that gets most attention from the others, over all layers.
+        target: The class or token that gradients are of; None if the model has no head.
+        prediction: What the model answered; None if it has no head.
+    """
+
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]
+    position: int
+    scores: dict[tuple[str, bool], NDArray[np.float64]]
+    causal: bool
+    sink: int
+    target: str | None
+    prediction: Prediction | None
 
 
 class Explainer:
@@ -118,13 +160,14 @@ class Explainer:
 
     Args:
         model: A model of transformers, in memory.
-        tokenizer: Its tokenizer, or the image processor of a vision model.
+        tokenizer: Its tokenizer, the image processor of a vision model, or the processor of Whisper
+            (a feature extractor and a tokenizer).
 
     Attributes:
         model: The model.
-        tokenizer: The tokenizer, or image processor.
+        tokenizer: The tokenizer, image processor or processor.
         task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
-            "seq2seq-lm", "image-classification" or "image-encoder".
+            "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder".
         name: The model's name or path.
 
     Raises:
@@ -158,9 +201,11 @@ class Explainer:
         self.model = model
         self.tokenizer = tokenizer
         self._sees = vision.is_vision_model(model)
-        if getattr(model.config, "is_encoder_decoder", False):
-            seq2seq.check_model(model)
-            self.task = seq2seq.TASK
+        # The encoder of an encoder-decoder may be called one too, but takes nothing for a decoder.
+        both = "decoder_input_ids" in inspect.signature(model.forward).parameters
+        if both and getattr(model.config, "is_encoder_decoder", False):
+            seq2seq.check_model(model, tokenizer)
+            self.task = seq2seq.task_of(model)
         elif self._sees:
             vision.token_layout(model)  # refuses models that attend within windows
             self.task = vision.task_of(type(model).__name__)
@@ -185,8 +230,8 @@ class Explainer:
         Args:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
             task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
-                "seq2seq-lm", "image-classification" or "image-encoder". "auto" is what the
-                checkpoint was saved as.
+                "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder". "auto"
+                is what the checkpoint was saved as.
             device: A device of torch. "auto" is a GPU if there is one.
             dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and what the
                 checkpoint was saved in elsewhere.
@@ -204,7 +249,7 @@ class Explainer:
         _require_hf()
         import transformers
 
-        valid = ("auto", *TASKS, seq2seq.TASK, *vision.TASKS)
+        valid = ("auto", *TASKS, *seq2seq.TASKS, *vision.TASKS)
         if task not in valid:
             raise OptionError(f"task is {task!r}; expected {', '.join(valid)}")
         place = _device(device)
@@ -216,28 +261,35 @@ class Explainer:
             name, source["gguf_file"] = str(path.parent), path.name
         try:
             with _quiet(transformers):
+                _register_own(path)
                 config = transformers.AutoConfig.from_pretrained(name, **source)
                 kind: Any = vision.model_class(config, task)
                 if kind is not None:
                     reader = vision.load_image_processor(name, **source)
                 else:
-                    if task == "auto":
+                    if getattr(config, "is_encoder_decoder", False):
+                        task = seq2seq.task_to_load(config, task)
+                    elif task == "auto":
                         # A GGUF file names no class; such files are made of causal models.
                         unnamed = "ForCausalLM" if "gguf_file" in source else ""
                         task = _task_of((config.architectures or [unnamed])[0])
-                        if getattr(config, "is_encoder_decoder", False):
-                            task = seq2seq.TASK
                     kind = {
-                        seq2seq.TASK: transformers.AutoModelForSeq2SeqLM,
+                        "seq2seq-lm": transformers.AutoModelForSeq2SeqLM,
+                        "speech-to-text": transformers.AutoModelForSpeechSeq2Seq,
                         "classification": transformers.AutoModelForSequenceClassification,
                         "masked-lm": transformers.AutoModelForMaskedLM,
                         "causal-lm": transformers.AutoModelForCausalLM,
                         "encoder": transformers.AutoModel,
                     }[task]
-                    reader = transformers.AutoTokenizer.from_pretrained(name, **source)
+                    reads: Any = transformers.AutoTokenizer
+                    if task == "speech-to-text":
+                        reads = transformers.AutoProcessor
+                    reader = reads.from_pretrained(name, **source)
                 if "gguf_file" not in source:
                     source["use_safetensors"] = None if allow_pickle else True
                 model = kind.from_pretrained(name, dtype=number, **source)
+        except AttnflowError:
+            raise
         except ImportError as error:
             raise MissingExtraError(f"loading {name} needs another package: {error}") from error
         except (OSError, ValueError, KeyError) as error:
@@ -260,13 +312,18 @@ class Explainer:
         special_tokens: bool = True,
         drop_sink: bool = False,
         truncate: bool = False,
+        keep_heads: bool = False,
     ) -> Any:
         """Explain the model's answer for a text or an image, or for each of many.
 
         Args:
             inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
                 a source text and the target so far. For a vision model an image, or a list of
-                images: a Pillow image, a uint8 array of shape (height, width, 3), or a path.
+                images: a Pillow image, a uint8 array of shape (height, width, 3), or a path. For
+                Whisper a sound, a tuple of a sound and the text so far, or a list of either; a
+                sound is a float array of one channel at the sampling rate that the model takes
+                (16,000 a second), a mapping with "array" and "sampling_rate", or the path of a
+                .wav file.
             method: "raw" attention, "rollout" or "flow".
             layer: The layer whose embedding is explained, from 1; -1 is the last.
             position: The position whose embedding is explained: an index, "cls", "mask", "last",
@@ -277,11 +334,11 @@ class Explainer:
                 relu(dy/dA * A) where y is the target's logit; "effective", the part of each head's
                 attention that its values let through (Brunner et al. 2020); or "value_norm", the
                 norm of the vector that attention brings from one position to the other
-                (Kobayashi et al. 2020). For an encoder-decoder only "attention".
+                (Kobayashi et al. 2020).
             target: The class, by name or index, or the token that the explanation is for. None is
                 what the model predicts.
             heads: How heads become one: "mean", "max", "min", "sum", or the index of a head. Value
-                norms take all heads together, or the one given.
+                norms take all heads together, or the one given; gradients their mean.
             residual: The share of the residual connection, from 0 to 1. With "value_norm" it is
                 measured for each layer and position, and not to be given.
             receptive_field: Divide rollout and flow by what uniform attention over the same mask
@@ -289,8 +346,11 @@ class Explainer:
                 being early. "auto" does so for causal models.
             words: Sum the scores of sub-word tokens to words.
             special_tokens: Keep special tokens among those scored.
-            drop_sink: Leave out the token that most positions attend to whatever it is.
+            drop_sink: Leave out the token that most positions attend to whatever it is. Of an
+                encoder-decoder, one of the source and one of the target; a note says which.
             truncate: Cut a text that is longer than the model takes, instead of an error.
+            keep_heads: Keep the attention of each head in `Explanation.trace`, so that a page can
+                show heads one by one. Only for edges="attention".
 
         Returns:
             An `Explanation`, or a list of them, one for each text or image, in their order. For an
@@ -314,18 +374,22 @@ class Explainer:
             "special_tokens": special_tokens,
             "drop_sink": drop_sink,
             "truncate": truncate,
+            "keep_heads": keep_heads,
         }
         items: list[Any]
         if self._sees:
             items, many = vision.list_images(inputs)
-        elif self.task == seq2seq.TASK:
-            items, many = seq2seq.list_pairs(inputs)
+        elif self.task in seq2seq.TASKS:
+            items, many = seq2seq.list_pairs(inputs, sound=self.task == "speech-to-text")
         else:
             many = not isinstance(inputs, str)
             items = _texts(inputs) if many else [inputs]
         results: list[Explanation | None] = [None] * len(items)
+        traces = 0
         for index, explanation in self.explain_each(items, **options):
-            results[index] = explanation
+            if explanation.trace is not None:
+                traces += explanation.trace.nbytes
+            results[index] = explanation if traces <= MOST_TRACES else explanation.without_trace()
         return results if many else results[0]
 
     def explain_each(
@@ -349,13 +413,18 @@ class Explainer:
         chosen = _Options.of(options)
         if self._sees:
             yield from vision.explain_each(
-                self.model, self.tokenizer, list(inputs), name=self.name, **chosen._asdict()
+                self.model,
+                self.tokenizer,
+                list(inputs),
+                name=self.name,
+                **chosen.for_other(self.task),
             )
             return
-        if self.task == seq2seq.TASK:
-            pairs, _ = seq2seq.list_pairs(list(inputs))
+        if self.task in seq2seq.TASKS:
+            sound = self.task == "speech-to-text"
+            pairs, _ = seq2seq.list_pairs(list(inputs), sound=sound)
             yield from seq2seq.explain_each(
-                self.model, self.tokenizer, pairs, name=self.name, **chosen._asdict()
+                self.model, self.tokenizer, pairs, name=self.name, **chosen.for_other(self.task)
             )
             return
         self._check(chosen)
@@ -366,14 +435,15 @@ class Explainer:
             group = [encoded[index] for index in batch]
             yield from zip(batch, self._explain_batch(group, chosen), strict=True)
 
-    def generate(self, prompt: str, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
+    def generate(self, prompt: Any, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
         """Let a language model write on, and explain every token it adds.
 
         The tokens are generated greedily. Then one pass over the whole text captures the attention
         for all of them. An encoder-decoder writes a target for the text.
 
         Args:
-            prompt: The text to go on with, or the source.
+            prompt: The text to go on with; for an encoder-decoder the source, or a tuple of the
+                source and the target so far, as in `explain`.
             max_new_tokens: How many tokens to add at most; fewer if the model ends the text.
             **options: Options of `explain` other than `position` and `target`.
 
@@ -387,7 +457,9 @@ class Explainer:
         """
         import torch
 
-        if self.task not in ("causal-lm", seq2seq.TASK):
+        from attnflow.capture.borrow import borrowed
+
+        if self.task not in ("causal-lm", *seq2seq.TASKS):
             raise OptionError(
                 f"generate needs a language model that writes, not one for {self.task}"
             )
@@ -399,14 +471,14 @@ class Explainer:
             if name in options:
                 raise OptionError(f"generate chooses {name} itself, token by token")
         checked = _Options.of(options)
-        if self.task == seq2seq.TASK:
+        if self.task in seq2seq.TASKS:
             return seq2seq.generate(
                 self.model,
                 self.tokenizer,
                 prompt,
                 max_new_tokens,
                 name=self.name,
-                **checked._asdict(),
+                **checked.for_other(self.task),
             )
         self._check(checked)
         text = self._encode(prompt, checked.truncate)
@@ -417,7 +489,7 @@ class Explainer:
                 f"the prompt has {len(text.ids)} tokens and {max_new_tokens} more are asked for, "
                 f"but the model takes {most}"
             )
-        with torch.no_grad():
+        with torch.no_grad(), borrowed(self.model, None):
             whole = self.model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -430,14 +502,125 @@ class Explainer:
         positions = list(range(len(text.ids) - 1, len(whole) - 1))
         return self._explain_positions(grown, positions, checked)
 
+    def layer_scores(
+        self,
+        text: str,
+        *,
+        methods: Sequence[str] = METHODS,
+        edges: str = "attention",
+        position: int | str = "auto",
+        target: int | str | None = None,
+        heads: str | int = "mean",
+        residual: float = 0.5,
+        receptive_field: Sequence[str | bool] = ("auto",),
+        truncate: bool = False,
+    ) -> LayerScores:
+        """Score the tokens of a text by several methods, after a single forward pass.
+
+        The scores are those of `explain`, in every layer, special tokens included. The attention
+        graph is built once.
+
+        Args:
+            text: The text.
+            methods: Of "raw", "rollout" and "flow".
+            edges: As in `explain`.
+            position: As in `explain`.
+            target: As in `explain`.
+            heads: As in `explain`.
+            residual: As in `explain`.
+            receptive_field: Which of "auto", True and False to score with. It makes no difference
+                to raw attention.
+            truncate: As in `explain`.
+
+        Returns:
+            The scores, and what they belong to.
+
+        Raises:
+            AttnflowError: Whatever `explain` raises; an OptionError if the model does not read one
+                text.
+        """
+        if self._sees or self.task in seq2seq.TASKS:
+            raise OptionError(f"layer_scores needs a model that reads one text, not {self.task}")
+        options = _Options(
+            position=position,
+            edges=edges,
+            target=target,
+            heads=heads,
+            residual=residual,
+            truncate=truncate,
+        )
+        for method in methods:
+            for choice in receptive_field:
+                self._check(options._replace(method=method, receptive_field=choice))
+        encoded = self._encode(text, truncate)
+        place = self._position(encoded, position, causal=None)
+        places = [[-1 if place is None else place]]
+        captured, logits, targets = self._run([encoded], places, options)
+        graph = _graph(captured, 0, len(encoded.ids), options)
+        index = self._position(encoded, position, graph.causal) or 0
+        seen = index + 1 if graph.causal else graph.tokens
+        relative = {graph.causal if x == "auto" else bool(x) for x in receptive_field}
+        scores = {}
+        mask = _mask(graph) if True in relative else None
+        for method in methods:
+            plain = scores_of(graph, method, [index])
+            for choice in relative:
+                values = plain
+                # A row of raw attention over a uniform row is the same row once it is normalised.
+                if choice and method != "raw":
+                    measured = _Measured(-1, [index], plain, [], [seen], [], mask, graph.residual)
+                    uniform = self._uniform_scores(measured, options._replace(method=method))
+                    values = relative_to(uniform, plain)
+                scores[method, choice] = values[:, 0, :seen]
+        found, wanted = logits[0], targets[0]
+        return LayerScores(
+            tokens=encoded.tokens[:seen],
+            special=encoded.special[:seen],
+            position=index,
+            scores=scores,
+            causal=graph.causal,
+            sink=sink_of(graph, seen),
+            target=None if found is None or wanted is None else self._label(wanted[0]),
+            prediction=None if found is None else predict(found[0], self._label),
+        )
+
+    def fingerprint(self) -> str:
+        """Return a short text that stands for the model's weights, its set-up and its vocabulary.
+
+        Two models with the same fingerprint give the same scores. Where the model is stored, and in
+        which format, makes no difference.
+
+        Returns:
+            32 hexadecimal digits.
+        """
+        import torch
+
+        digest = hashlib.blake2b(digest_size=16)
+        # What else the set-up says is how the weights were stored, or by which release.
+        ignored = ("_", "transformers_version", "architectures", "dtype")
+        settings = self.model.config.to_dict().items()
+        config = {name: value for name, value in settings if not name.startswith(ignored)}
+        vocabulary: dict[str, int] = getattr(self.tokenizer, "get_vocab", dict)()
+        described = [type(self.model).__name__, config, vocabulary]
+        digest.update(json.dumps(described, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(memoryview(values.numpy()))
+        return digest.hexdigest()
+
     # ---- Reading the model -----------------------------------------------------------------------
 
     def _check(self, options: _Options) -> None:
         """Check what can be checked before a text is read."""
-        names = ("words", "special_tokens", "drop_sink", "truncate")
+        names = ("words", "special_tokens", "drop_sink", "truncate", "keep_heads")
         switches = {name: getattr(options, name) for name in names}
         check_choices(options.method, options.edges, options.receptive_field, switches)
         check_edges(options.edges, options.heads, options.residual)
+        if options.keep_heads and options.edges != "attention":
+            raise OptionError(
+                f"keep_heads=True is for edges='attention', and edges is {options.edges!r}"
+            )
         if isinstance(options.position, str) and options.position not in POSITIONS:
             raise OptionError(
                 f"position is {options.position!r}; expected an index, {', '.join(POSITIONS)}"
@@ -676,7 +859,7 @@ class Explainer:
         captured = capture(
             self.model,
             inputs,
-            heads=options.heads,
+            heads=None if options.keep_heads else options.heads,
             score=score if options.edges == "gradient" else None,
             edges="attention" if options.edges == "gradient" else options.edges,
         )
@@ -744,8 +927,18 @@ class Explainer:
         relative = options.receptive_field is True or (
             options.receptive_field == "auto" and graph.causal
         )
-        # A row of raw attention over a uniform row is the same row once it is normalised.
-        mask = _mask(graph) if relative and options.method != "raw" else None
+        mask = _mask(graph) if relative else None
+        count = graph.tokens
+        trace = Trace.of(
+            graph,
+            tokens=text.tokens,
+            spans=text.spans,
+            special=text.special,
+            mask=mask,
+            heads=[layer[row, :, :count, :count].numpy() for layer in captured.layers]
+            if options.keep_heads
+            else None,
+        )
         return _Measured(
             layer,
             positions,
@@ -753,8 +946,10 @@ class Explainer:
             saturation,
             seen,
             [sink_of(graph, n) for n in seen],
-            mask,
+            # A row of raw attention over a uniform row is the same row once it is normalised.
+            None if options.method == "raw" else mask,
             graph.residual,
+            trace,
         )
 
     def _make(
@@ -780,6 +975,7 @@ class Explainer:
                 measured.saturation[i],
                 measured.sinks[i],
                 measured.mask is not None,
+                measured.trace,
                 options,
             )
             for i, position in enumerate(measured.positions)
@@ -827,6 +1023,7 @@ class Explainer:
         saturation: float | None,
         sink: int,
         relative: bool,
+        trace: Trace | None,
         options: _Options,
     ) -> Explanation:
         kept = [i for i in range(scores.shape[1]) if not (options.drop_sink and i == sink)]
@@ -869,6 +1066,7 @@ class Explainer:
             },
             saturation=saturation,
             notes=tuple(notes),
+            trace=trace,
         )
         if not options.special_tokens:
             explanation = explanation.without_special_tokens()
@@ -877,13 +1075,16 @@ class Explainer:
 
 def _graph(captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:
     """Return the graph of one text of a batch, its padding cut away."""
-    layers: list[Any] = [layer[row, :count, :count] for layer in captured.layers]
+    # With heads kept apart there is an axis more.
+    layers: list[Any] = [layer[row, ..., :count, :count] for layer in captured.layers]
     if options.edges == "gradient":
         layers = [gradient_rows(layer.double().numpy()) for layer in layers]
     residual: float | NDArray[np.float64] = options.residual
     if captured.residuals is not None:
         residual = np.stack([shares[row, :count].numpy() for shares in captured.residuals])
-    return AttentionGraph(layers, residual=residual)
+    return AttentionGraph(
+        layers, heads=options.heads if options.keep_heads else "mean", residual=residual
+    )
 
 
 def _mask(graph: AttentionGraph) -> NDArray[np.bool_]:
@@ -927,6 +1128,16 @@ def _task_of(class_name: str) -> str:
         if class_name.endswith(endings or "\0"):
             return task
     return "encoder"
+
+
+def _register_own(path: Path) -> None:
+    """Make the verb-number model known to transformers, if that is what is loaded.
+
+    The one import against the stream: a checkpoint that attnflow trained has to load as any other.
+    """
+    config = path / "config.json"
+    if config.is_file() and b'"attnflow-verb-number"' in config.read_bytes():
+        import attnflow.paper.model  # noqa: F401
 
 
 def _require_hf() -> None:

@@ -11,17 +11,23 @@ import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.correlation import spearman
 from attnflow.errors import MissingExtraError, OptionError
+from attnflow.files import write_whole
+from attnflow.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from attnflow.view.widget import Widget
 
 __all__ = ["Comparison", "Explanation", "Prediction", "clusters"]
 
@@ -88,6 +94,8 @@ class Explanation:
         grid: For an image, how many rows and columns of patches it was divided into. The tokens
             that are not special are then patches, each named by its row and column: "0,0", "0,1"
             and so on. Its text is empty. None for a text.
+        trace: The graph that the scores were read off, for a page that shows more than the scores.
+            None if there is none, as of a text too long for it.
 
     Attributes:
         tokens: As given, a tuple.
@@ -108,6 +116,7 @@ class Explanation:
         saturation: As given.
         notes: As given, a tuple.
         grid: As given, a tuple.
+        trace: As given. It is no part of what makes two explanations equal.
 
     Raises:
         OptionError: If an argument has the wrong type, shape, length or range.
@@ -150,6 +159,7 @@ class Explanation:
         "task",
         "text",
         "tokens",
+        "trace",
     )
 
     tokens: tuple[str, ...]
@@ -169,6 +179,7 @@ class Explanation:
     saturation: float | None
     notes: tuple[str, ...]
     grid: tuple[int, int] | None
+    trace: Trace | None
 
     def __init__(
         self,
@@ -190,6 +201,7 @@ class Explanation:
         saturation: float | None = None,
         notes: Sequence[str] = (),
         grid: tuple[int, int] | None = None,
+        trace: Trace | None = None,
     ) -> None:
         names = _strings(tokens, "tokens")
         values = _numbers(scores, "scores", 1)
@@ -233,6 +245,7 @@ class Explanation:
             "saturation": None if saturation is None else _share(saturation, "saturation"),
             "notes": _strings(notes, "notes"),
             "grid": None if grid is None else _grid(grid, names, flags),
+            "trace": None if trace is None else _trace(trace, layers, index, len(source)),
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -252,7 +265,7 @@ class Explanation:
         return hash((self.tokens, self.text, self.method, self.layer, self.position))
 
     def __reduce__(self) -> tuple[Callable[..., "Explanation"], tuple[dict[str, Any]]]:
-        return Explanation.from_dict, (self.to_dict(),)
+        return Explanation.from_dict, (self.to_dict(trace=True),)
 
     def __repr__(self) -> str:
         best = ", ".join(f"{token!r} {score:.3g}" for token, score in self.top(3))
@@ -299,7 +312,7 @@ class Explanation:
         mine, others = self._highest(count), other._highest(count)
         common = len(set(mine) & set(others))
         overlap = common / len(mine) if mine else math.nan
-        return Comparison(_spearman(self.scores, other.scores), overlap)
+        return Comparison(float(spearman(self.scores, other.scores)), overlap)
 
     def without_special_tokens(self) -> "Explanation":
         """Return the explanation without its special tokens.
@@ -442,13 +455,25 @@ class Explanation:
         area = self.options.get("area", (0.0, 0.0, 1.0, 1.0))
         return _resampled(values, _pair(size, "size"), _area(area), interpolation)
 
-    def to_dict(self) -> dict[str, Any]:
+    def without_trace(self) -> "Explanation":
+        """Return the explanation without its trace, which is by far the largest part of it.
+
+        Returns:
+            The explanation. A page made of it shows its scores, and no other method or position.
+        """
+        given = {name: getattr(self, name) for name in self.__slots__}
+        return Explanation(**{**given, "trace": None})
+
+    def to_dict(self, *, trace: bool = False) -> dict[str, Any]:
         """Return the explanation as lists, dictionaries, strings and numbers.
+
+        Args:
+            trace: Whether the trace is among them, if there is one.
 
         Returns:
             What JSON can hold without loss, with the keys "format" and "version" first.
         """
-        return {
+        data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "model": self.model,
@@ -469,6 +494,9 @@ class Explanation:
             "notes": list(self.notes),
             "grid": None if self.grid is None else list(self.grid),
         }
+        if trace and self.trace is not None:
+            data["trace"] = self.trace.to_dict()
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Explanation":
@@ -497,8 +525,8 @@ class Explanation:
                 f"data has version {_short(version)} of {FORMAT!r}; "
                 f"this release of attnflow reads version {VERSION}"
             )
-        # Explanations stored before there were any of images have no grid.
-        data = {"grid": None, **data}
+        # Explanations stored before there were any of images have no grid, and many no trace.
+        data = {"grid": None, "trace": None, **data}
         names = [name for name in cls.__slots__ if name not in data]
         if names:
             raise OptionError(f"data lacks {', '.join(repr(name) for name in names)}")
@@ -511,6 +539,8 @@ class Explanation:
                     f"got {_short(prediction)}"
                 )
             given["prediction"] = Prediction(**prediction)
+        if isinstance(given["trace"], Mapping):
+            given["trace"] = Trace.from_dict(given["trace"])
         return cls(**given)
 
     def to_dataframe(self) -> Any:
@@ -541,9 +571,9 @@ class Explanation:
         """Write the explanation to a file, whole or not at all.
 
         Args:
-            path: The file. Its ending says what is written: ".json" holds all there is and is
-                what `load` reads; ".csv" is the table of `to_dataframe`; ".html" is `to_html`;
-                ".png", ".svg" and ".pdf" are `plot`.
+            path: The file. Its ending says what is written: ".json" holds all there is, the trace
+                too, and is what `load` reads; ".csv" is the table of `to_dataframe`; ".html" is
+                `to_html`; ".png", ".svg" and ".pdf" are `plot`.
 
         Raises:
             OptionError: If the ending is not one of these.
@@ -551,7 +581,7 @@ class Explanation:
             OSError: If the file cannot be written. A file that was there before is then as it was.
         """
         write = _writer(path)
-        _write_whole(os.fspath(path), write(self))
+        write_whole(os.fspath(path), write(self))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Explanation":
@@ -590,14 +620,11 @@ class Explanation:
         Args:
             file: The text stream to print to. None means standard output.
         """
-        if file is None:
-            # Only a notebook has a kernel, and has imported IPython.
-            get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
-            if get_shell is not None and hasattr(get_shell(), "kernel"):
-                from importlib import import_module
+        if file is None and _in_notebook():
+            from importlib import import_module
 
-                import_module("IPython.display").display(self)
-                return
+            import_module("IPython.display").display(self)
+            return
         # A view imports this module, so that it cannot be imported above.
         from attnflow.view import terminal
 
@@ -622,17 +649,43 @@ class Explanation:
     def to_html(self) -> str:
         """Return the explanation as a page of its own.
 
+        With a trace the page shows raw attention, rollout and flow for every layer and position,
+        the graph, and what limits a flow. Without one it shows the scores that there are.
+
         Returns:
-            An HTML document that runs no script and asks the network for nothing.
+            An HTML document that asks the network for nothing. What stands in a token is text in
+            it, and no script runs but the page's own.
         """
-        from attnflow.view import page
+        from attnflow.view.page import page
 
         return page(self)
+
+    def widget(self) -> "Widget":
+        """Return a widget that shows the explanation in a notebook, as the page does.
+
+        A notebook shows one for an explanation by itself. This is for reading what was chosen in
+        it, and for choosing: ``widget.position``, ``widget.layer`` and ``widget.method``.
+
+        Returns:
+            The widget.
+
+        Raises:
+            MissingExtraError: If anywidget is not installed.
+        """
+        from attnflow.view.widget import Widget
+
+        return Widget(self)
 
     def _repr_html_(self) -> str:
         from attnflow.view import inline_html
 
         return inline_html(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        # A notebook takes the widget where scripts may run, and the plain piece of HTML elsewhere.
+        if _in_notebook() and find_spec("anywidget") is not None:
+            return self.widget()._repr_mimebundle_()
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _highest(self, k: int) -> list[int]:
         order: list[int] = np.argsort(-self.scores, kind="stable")[:k].tolist()
@@ -913,28 +966,20 @@ def _cell(token: str) -> tuple[int, int]:
 # Comparison.
 
 
-def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    if len(a) < 2:
-        return math.nan
-    x, y = _ranks(a), _ranks(b)
-    x, y = x - x.mean(), y - y.mean()
-    norm = math.sqrt(float(x @ x) * float(y @ y))
-    # Rounding may lead a perfect correlation just beyond 1.
-    return max(-1.0, min(1.0, float(x @ y) / norm)) if norm else math.nan
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rank numbers from 1; equal ones share the mean of their ranks."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    means = np.cumsum(counts) - (counts - 1) / 2
-    return np.asarray(means[which.reshape(-1)], dtype=np.float64)
-
-
 def _difference(mine: tuple[str, ...], others: tuple[str, ...]) -> str:
     if len(mine) != len(others):
         return f"{len(others)} of them, not {len(mine)}"
     index = next(i for i in range(len(mine)) if mine[i] != others[i])
     return f"token {index} is {others[index]!r}, not {mine[index]!r}"
+
+
+# Notebooks.
+
+
+def _in_notebook() -> bool:
+    # Only a notebook has a kernel, and has imported IPython.
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_shell is not None and hasattr(get_shell(), "kernel")
 
 
 # Files.
@@ -944,7 +989,7 @@ def _json(explanation: Explanation) -> bytes:
     # One line a field: a person can find the field, and the numbers take no line each.
     fields = (
         f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
-        for key, value in explanation.to_dict().items()
+        for key, value in explanation.to_dict(trace=True).items()
     )
     return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
 
@@ -1006,22 +1051,6 @@ def check_path(path: str | os.PathLike[str]) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise OptionError(f"{os.fspath(path)!r} cannot be written: there is no folder {folder!r}")
-
-
-def _write_whole(name: str, content: bytes) -> None:
-    # A link stays a link, and what it leads to is replaced.
-    target = os.path.realpath(name)
-    temporary = os.path.join(os.path.dirname(target), f".attnflow-{os.urandom(8).hex()}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
 
 
 # Checks of what an explanation is made from.
@@ -1171,6 +1200,20 @@ def _prediction(value: Any) -> Prediction:
         _integer(index, "prediction.index"),
         _share(probability, "prediction.probability"),
     )
+
+
+def _trace(value: Any, layers: NDArray[np.float64], position: int, length: int) -> Trace:
+    if not isinstance(value, Trace):
+        raise OptionError(f"trace must be a Trace, got {_short(value)}")
+    if value.layers != len(layers):
+        raise OptionError(
+            f"trace has {value.layers} layers, but layer_scores has {len(layers)}; "
+            "expected as many of each"
+        )
+    if position >= len(value.tokens):
+        raise OptionError(f"position is {position}, but trace has {len(value.tokens)} tokens")
+    _spans(value.spans, len(value.tokens), length)
+    return value
 
 
 def _options(options: Any) -> Mapping[str, Any]:

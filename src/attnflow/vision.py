@@ -40,6 +40,7 @@ from attnflow.scoring import (
     shares,
     sink_of,
 )
+from attnflow.trace import Trace
 
 __all__ = [
     "TASKS",
@@ -874,5 +875,15 @@ def _explanation(
         saturation=saturation,
         notes=notes,
         grid=picture.grid,
+        trace=Trace.of(
+            graph,
+            tokens=tokens,
+            spans=[None] * len(tokens),
+            special=[i < len(layout.special) for i in range(len(tokens))],
+            # In an image every token sees every other.
+            mask=np.ones((graph.layers, 2 * len(tokens) - 1), dtype=np.bool_)
+            if options.relative
+            else None,
+        ),
     )
     return explanation if options.special_tokens else explanation.without_special_tokens()

@@ -5,12 +5,19 @@ import sys
 from collections.abc import Sequence
 
 from attnflow import __version__
-from attnflow.cli import bench, demo, explain
+from attnflow.cli import bench, evaluate, explain, paper, serve, view
 from attnflow.errors import AttnflowError
 
 __all__ = ["main"]
 
-COMMANDS = {"explain": explain, "demo": demo, "bench": bench}
+COMMANDS = {
+    "explain": explain,
+    "view": view,
+    "serve": serve,
+    "evaluate": evaluate,
+    "paper": paper,
+    "bench": bench,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnflow.errors import OptionError, TextError
+from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
 from attnflow.explanation import check_path
 
 if TYPE_CHECKING:
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+FIGURES = (".png", ".svg", ".pdf")
+
 EPILOG = """\
 examples:
+  attnflow explain "the keys to the cabinet"
   attnflow explain --model ./my-classifier "a film that is hard to forget"
   attnflow explain --model ./my-model --method rollout --layer 4 --words --json "the keys"
   attnflow explain --model ./my-model --output keys.json "the keys to the cabinet"
+  attnflow explain --model ./my-model --html keys.html --png keys.png "the keys to the cabinet"
   cat texts.txt | attnflow explain --model ./my-model --json > explained.jsonl
 """
 
@@ -38,13 +43,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "text", nargs="*", help="the texts; without any, each line of standard input is one"
+        "text",
+        nargs="*",
+        help="the texts, or the paths of images or .wav files; without any, each line of standard "
+        "input is one",
     )
-    parser.add_argument("--model", required=True, help="a folder, a GGUF file, or a hub name")
+    parser.add_argument(
+        "--model",
+        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
+        "attnflow)",
+    )
     parser.add_argument(
         "--task",
         default="auto",
-        help="auto, classification, masked-lm, causal-lm or encoder (default: auto)",
+        help="auto, classification, masked-lm, causal-lm, encoder, seq2seq-lm, speech-to-text, "
+        "image-classification or image-encoder (default: auto)",
     )
     parser.add_argument("--method", default="flow", help="raw, rollout or flow (default: flow)")
     parser.add_argument("--layer", type=int, default=-1, help="from 1; -1 is the last (default)")
@@ -82,7 +95,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
     parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
     parser.add_argument(
-        "--output", type=Path, help="save the explanation: .json, .csv, .html, .png, .svg or .pdf"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="save the explanation: .json, .csv, .html, .png, .svg or .pdf",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="save it as a page, too")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="save it as a figure, too")
+    parser.add_argument(
+        "--keep-heads", action="store_true", help="keep each head, for the page and for .json"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
@@ -100,16 +121,28 @@ def run(args: argparse.Namespace) -> int:
         AttnflowError: If the model, a text or an option is not valid.
     """
     texts = args.text or _standard_input()
-    if args.output is not None and len(texts) != 1:
-        raise OptionError(f"--output saves one explanation, and {len(texts)} texts were given")
-    if args.output is not None:
-        check_path(args.output)
+    for option, ending in (("output", None), ("html", ".html"), ("png", ".png")):
+        path = getattr(args, option)
+        if path is None:
+            continue
+        if len(texts) != 1:
+            raise OptionError(
+                f"--{option} saves one explanation, and {len(texts)} texts were given"
+            )
+        if ending is not None and path.suffix.lower() != ending:
+            raise OptionError(f"--{option} must end in {ending}, got {str(path)!r}")
+        check_path(path)
+        if path.suffix.lower() in FIGURES and find_spec("matplotlib") is None:
+            raise MissingExtraError(
+                f'--{option} {path} needs matplotlib; run: pip install "attnflow[view]"'
+            )
+    model = _shipped() if args.model is None else args.model
 
     # Loading torch takes seconds, so that everything above comes first.
     from attnflow.explain import Explainer
 
     explainer = Explainer.from_pretrained(
-        args.model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
+        model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
     )
     explanations = explainer.explain_each(
         texts,
@@ -125,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
         special_tokens=not args.no_special_tokens,
         drop_sink=args.drop_sink,
         truncate=args.truncate,
+        keep_heads=args.keep_heads,
     )
     done: dict[int, Explanation] = {}
     printed = 0
@@ -144,6 +178,19 @@ def run(args: argparse.Namespace) -> int:
         )
         return 130
     return 0
+
+
+def _shipped() -> Path:
+    """Return the folder of the model that comes with attnflow."""
+    from attnflow.paper import checkpoint
+
+    folder = checkpoint()
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"--model was not given, and the model that comes with attnflow is not in {folder}; "
+            "give a folder or a hub name with --model"
+        )
+    return folder
 
 
 def _index_or_name(value: str) -> int | str:
@@ -182,12 +229,14 @@ def _progress(
 
 
 def _print(explanation: "Explanation", args: argparse.Namespace) -> None:
-    if args.output is not None:
-        explanation.save(args.output)
+    saved = [path for path in (args.output, args.html, args.png) if path is not None]
+    for path in saved:
+        explanation.save(path)
     if args.json:
         record: dict[str, Any] = explanation.to_dict()
         print(json.dumps(record, ensure_ascii=False), flush=True)
-    elif args.output is None:
+    elif not saved:
         explanation.show()
     else:
-        print(f"saved {args.output}", file=sys.stderr)
+        for path in saved:
+            print(f"saved {path}", file=sys.stderr)

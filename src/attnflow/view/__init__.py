@@ -20,7 +20,6 @@ __all__ = [
     "headline",
     "inline_html",
     "labels",
-    "page",
     "pieces",
     "reading",
     "shades",
@@ -344,46 +343,6 @@ def inline_html(explanation: Explanation) -> str:
         *(f"<div><b>Note:</b> {line(note)}</div>" for note in explanation.notes),
     ]
     return f'<div style="max-width:60em">{"".join(blocks)}</div>'
-
-
-def page(explanation: Explanation) -> str:
-    """Return the explanation as an HTML document: the shaded text, and every token's scores.
-
-    Args:
-        explanation: The explanation.
-
-    Returns:
-        A document without script, which its own policy forbids, and without any address.
-    """
-    names = [escape(visible(token, line_breaks=False)) for token in explanation.tokens]
-    layers = range(1, len(explanation.layer_scores) + 1)
-    head = "".join(f"<th>L{layer}</th>" for layer in layers)
-    largest = float(explanation.layer_scores.max(initial=0.0))
-    rows = []
-    for i, name in enumerate(names):
-        cells = "".join(
-            f"<td>{format_score(float(score), largest)}</td>"
-            for score in explanation.layer_scores[:, i]
-        )
-        rows.append(f'<tr><th scope="row" dir="auto">{name}</th>{cells}</tr>')
-    title = escape(f"{METHOD_NAMES[explanation.method]}, {visible(explanation.text)[:80]}")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{title}</title>\n"
-        "<style>:root{color-scheme:light dark}"
-        "body{font:16px/1.5 system-ui,sans-serif;margin:2em auto;max-width:64em;padding:0 1em}"
-        ".scores{overflow-x:auto;margin-top:1.5em}"
-        "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:0.9em}"
-        "th,td{padding:0.15em 0.6em;text-align:right}th[scope=row]{text-align:left}"
-        "tbody tr:nth-child(odd){background:rgba(128,128,128,0.1)}</style>\n"
-        f"</head>\n<body>\n<main>\n{inline_html(explanation)}\n"
-        '<div class="scores"><table><caption>Scores by layer</caption>'
-        f'<thead><tr><th scope="col">token</th>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>\n</main>\n</body>\n</html>\n"
-    )
 
 
 def answers(explanation: Explanation) -> list[tuple[str, str]]:

@@ -1,0 +1,383 @@
+"""Trace: the graph that an explanation was read off, in as little space as a view of it needs.
+
+An explanation says what one method found for one position. A reader who wants to see why, or what
+another method says of another position, needs the attention itself. A trace keeps it in whole
+numbers of 16 or 24 bits a weight, which is more than an eye can tell apart, and goes into a file
+compressed.
+"""
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import OptionError
+from attnflow.graph import AttentionGraph
+
+__all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
+
+# More weights than this make no page that is quick to load: 12 layers of 591 tokens.
+MOST_WEIGHTS: Final = 2**22
+MOST_HEAD_WEIGHTS: Final = 2**22
+# Up to here, exactness costs next to nothing: 12 layers of 209 tokens.
+FINE_WEIGHTS: Final = 2**19
+FINE_BITS: Final = 24
+COARSE_BITS: Final = 16
+FEWEST_BITS: Final = 8
+
+
+class Trace:
+    """The attention graph behind an explanation, and the tokens that are its positions.
+
+    A trace is immutable. Its weights are whole numbers: those of a row are in proportion to each
+    other, and the highest is 2**bits - 1. They have 24 bits in graphs of up to half a million
+    weights, such as 12 layers of 209 tokens, and 16 in larger ones.
+
+    Args:
+        tokens: The n tokens that the model was given, special ones included.
+        spans: For each token its start and end in the explanation's text, or None.
+        special: For each token whether it is a special one.
+        weights: The weights of the graph without the residual, its heads fused, as whole numbers of
+            shape (L, n, n).
+        bits: How many bits a weight has, from 8 to 24.
+        residual: The share of the residual connection: a number, or an array of shape (L, n).
+        mask: Which offsets, from -(n - 1) to n - 1, each layer attends over, boolean of shape
+            (L, 2 n - 1), if scores are to be related to uniform attention. None if they are not.
+        heads: The weights of each head, 16 bits each, of shape (L, H, n, n). None if they were not
+            kept.
+
+    Attributes:
+        tokens: As given, a tuple.
+        spans: As given, a tuple.
+        special: As given, a tuple.
+        weights: As given, read-only.
+        bits: As given.
+        residual: As given; an array is read-only.
+        mask: As given, read-only.
+        heads: As given, read-only.
+
+    Raises:
+        OptionError: If an argument has the wrong type, shape or range.
+
+    Example:
+        >>> from attnflow import AttentionGraph
+        >>> graph = AttentionGraph([[[0.5, 0.5], [0.25, 0.75]]])
+        >>> trace = Trace.of(graph, tokens=["a", "b"], spans=[(0, 1), (2, 3)], special=[False] * 2)
+        >>> trace
+        Trace(layers=1, tokens=2, bits=24)
+        >>> trace.attention().round(6)
+        array([[[0.5 , 0.5 ],
+                [0.25, 0.75]]])
+    """
+
+    __slots__ = ("bits", "heads", "mask", "residual", "spans", "special", "tokens", "weights")
+
+    tokens: tuple[str, ...]
+    spans: tuple[tuple[int, int] | None, ...]
+    special: tuple[bool, ...]
+    weights: NDArray[np.unsignedinteger[Any]]
+    bits: int
+    residual: float | NDArray[np.float64]
+    mask: NDArray[np.bool_] | None
+    heads: NDArray[np.uint16] | None
+
+    def __init__(
+        self,
+        *,
+        tokens: Sequence[str],
+        spans: Sequence[tuple[int, int] | None],
+        special: Sequence[bool],
+        weights: NDArray[np.unsignedinteger[Any]],
+        bits: int,
+        residual: float | NDArray[np.float64],
+        mask: NDArray[np.bool_] | None = None,
+        heads: NDArray[np.uint16] | None = None,
+    ) -> None:
+        count = len(tokens)
+        if not FEWEST_BITS <= bits <= FINE_BITS:
+            raise OptionError(f"bits is {bits}; expected {FEWEST_BITS} to {FINE_BITS}")
+        if weights.ndim != 3 or weights.shape[0] < 1 or weights.shape[1:] != (count, count):
+            raise OptionError(
+                f"weights has shape {weights.shape}; expected (L, {count}, {count}) for "
+                f"{count} tokens"
+            )
+        if len(spans) != count or len(special) != count:
+            raise OptionError(
+                f"there are {count} tokens, {len(spans)} spans and {len(special)} marks of "
+                "special tokens; expected as many of each"
+            )
+        _check_rows(weights, bits, "weights")
+        layers = len(weights)
+        if mask is not None and mask.shape != (layers, 2 * count - 1):
+            raise OptionError(
+                f"mask has shape {mask.shape}; expected ({layers}, {2 * count - 1}): an offset a "
+                "column"
+            )
+        if heads is not None:
+            if heads.ndim != 4 or heads.shape[0] != layers or heads.shape[2:] != (count, count):
+                raise OptionError(
+                    f"heads has shape {heads.shape}; expected ({layers}, H, {count}, {count})"
+                )
+            _check_rows(heads, COARSE_BITS, "heads")
+        if isinstance(residual, float):
+            valid = 0.0 <= residual <= 1.0
+        else:
+            residual = _read_only(np.array(residual, dtype=np.float64))
+            valid = residual.shape == (layers, count) and bool(
+                ((residual >= 0) & (residual <= 1)).all()
+            )
+        if not valid:
+            raise OptionError(
+                f"residual must be a number from 0 to 1, or an array of them of shape "
+                f"({layers}, {count})"
+            )
+        given: dict[str, Any] = {
+            "tokens": tuple(tokens),
+            "spans": tuple(spans),
+            "special": tuple(special),
+            "weights": _read_only(weights),
+            "bits": bits,
+            "residual": residual,
+            "mask": None if mask is None else _read_only(mask),
+            "heads": None if heads is None else _read_only(heads),
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Trace is immutable: {name!r} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Trace is immutable: {name!r} cannot be deleted")
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
+        return Trace.from_dict, (self.to_dict(),)
+
+    def __repr__(self) -> str:
+        heads = "" if self.heads is None else f", heads={self.heads.shape[1]}"
+        return f"Trace(layers={self.layers}, tokens={len(self.tokens)}{heads}, bits={self.bits})"
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, L."""
+        return len(self.weights)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the weights take, in bytes."""
+        return self.weights.nbytes + (0 if self.heads is None else self.heads.nbytes)
+
+    @classmethod
+    def of(
+        cls,
+        graph: AttentionGraph,
+        *,
+        tokens: Sequence[str],
+        spans: Sequence[tuple[int, int] | None],
+        special: Sequence[bool],
+        mask: NDArray[np.bool_] | None = None,
+        heads: Sequence[Any] | None = None,
+    ) -> "Trace | None":
+        """Return the trace of a graph.
+
+        Args:
+            graph: The graph, of n tokens and without padding.
+            tokens: The tokens.
+            spans: Their places in the text.
+            special: Whether they are special.
+            mask: Which offsets each layer attends over, or None.
+            heads: For each layer the weights of its heads, of shape (H, n, n), or None. More than
+                4,194,304 of them are left out.
+
+        Returns:
+            The trace, or None if it would be of more than 4,194,304 weights, as 12 layers of 592
+            tokens are, or if positions pass a layer, as in an encoder-decoder.
+        """
+        count = graph.attention.size
+        if count > MOST_WEIGHTS or count == 0 or graph.passing.any():
+            return None
+        bits = FINE_BITS if count <= FINE_WEIGHTS else COARSE_BITS
+        kept = None
+        if heads is not None and sum(np.size(layer) for layer in heads) <= MOST_HEAD_WEIGHTS:
+            kept = np.stack([_codes(np.asarray(layer), COARSE_BITS) for layer in heads])
+        return cls(
+            tokens=tokens,
+            spans=spans,
+            special=special,
+            weights=_codes(graph.attention, bits),
+            bits=bits,
+            residual=graph.residual,
+            mask=mask,
+            heads=kept,
+        )
+
+    def attention(self) -> NDArray[np.float64]:
+        """Return the fused attention, float64 of shape (L, n, n), rows summing to 1."""
+        weights = self.weights.astype(np.float64)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return weights
+
+    def graph(self) -> AttentionGraph:
+        """Return the graph, as exact as the trace is."""
+        return AttentionGraph(self.attention(), residual=self.residual)
+
+    def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
+        """Return the trace as lists, dictionaries, strings and numbers.
+
+        Args:
+            most_bytes: Leave out the last bits of the weights, as many as it takes to make the
+                weights no more than this many characters, if 8 bits are enough for that. None
+                keeps all.
+
+        Returns:
+            What JSON can hold. Weights are text: for each byte of a weight, from the highest down,
+            that byte of every weight; compressed with zlib; in base64.
+        """
+        bits, packed = self.bits, _packed(self.weights, self.bits)
+        while most_bytes is not None and len(packed) > most_bytes and bits > FEWEST_BITS:
+            bits = max(FEWEST_BITS, bits - 4)
+            packed = _packed(_codes(self.attention(), bits), bits)
+        residual = self.residual
+        heads = self.heads
+        return {
+            "layers": self.layers,
+            "tokens": list(self.tokens),
+            "spans": [None if span is None else list(span) for span in self.spans],
+            "special": list(self.special),
+            "bits": bits,
+            "weights": packed,
+            "residual": residual if isinstance(residual, float) else residual.tolist(),
+            "mask": None if self.mask is None else _packed(self.mask.astype(np.uint8), 8),
+            "heads": None
+            if heads is None
+            else {"count": heads.shape[1], "weights": _packed(heads, COARSE_BITS)},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Trace":
+        """Return the trace that `to_dict` made a dictionary of.
+
+        Args:
+            data: The dictionary.
+
+        Returns:
+            The trace.
+
+        Raises:
+            OptionError: If it is not such a dictionary.
+        """
+        names = ("layers", "tokens", "spans", "special", "bits", "weights", "residual")
+        if not isinstance(data, Mapping) or any(name not in data for name in names):
+            raise OptionError(f"a trace must be a dictionary with {', '.join(names)}")
+        layers, bits = (_whole(data[name], name) for name in ("layers", "bits"))
+        tokens, special = data["tokens"], data["special"]
+        if not isinstance(tokens, list) or not all(isinstance(item, str) for item in tokens):
+            raise OptionError("the tokens of a trace must be a list of strings")
+        if not isinstance(special, list) or not all(isinstance(item, bool) for item in special):
+            raise OptionError("special of a trace must be a list of true and false")
+        count = len(tokens)
+        size = layers * count * count
+        if not 0 < size <= MOST_WEIGHTS or not FEWEST_BITS <= bits <= FINE_BITS:
+            raise OptionError(
+                f"a trace of {layers} layers, {count} tokens and {bits} bits cannot be read"
+            )
+        residual: Any = data["residual"]
+        if isinstance(residual, list):
+            try:
+                residual = np.array(residual, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise OptionError(f"the residual of a trace is not numbers: {error}") from error
+        elif isinstance(residual, bool) or not isinstance(residual, int | float):
+            raise OptionError("the residual of a trace must be a number or lists of them")
+        else:
+            residual = float(residual)
+        mask: Any = data.get("mask")
+        if mask is not None:
+            offsets = 2 * count - 1
+            mask = _unpacked(mask, layers * offsets, 8, "mask").reshape(layers, offsets) > 0
+        heads: Any = data.get("heads")
+        if heads is not None:
+            if not isinstance(heads, Mapping) or not {"count", "weights"} <= set(heads):
+                raise OptionError("heads of a trace must be a dictionary with count and weights")
+            number = _whole(heads["count"], "heads.count")
+            if not 0 < number * size <= MOST_HEAD_WEIGHTS:
+                raise OptionError(f"a trace of {number} heads of {size} weights cannot be read")
+            heads = _unpacked(heads["weights"], number * size, COARSE_BITS, "heads")
+            heads = heads.astype(np.uint16).reshape(layers, number, count, count)
+        weights = _unpacked(data["weights"], size, bits, "weights")
+        return cls(
+            tokens=tokens,
+            spans=_spans(data["spans"]),
+            special=special,
+            weights=weights.reshape(layers, count, count),
+            bits=bits,
+            residual=residual,
+            mask=mask,
+            heads=heads,
+        )
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"{name} of a trace must be a whole number, got {value!r}")
+    return value
+
+
+def _spans(values: Any) -> list[tuple[int, int] | None]:
+    spans: list[tuple[int, int] | None] = []
+    for item in values if isinstance(values, list) else [0]:
+        if item is None:
+            spans.append(None)
+            continue
+        pair = item if isinstance(item, list) else []
+        if len(pair) != 2 or not all(type(number) is int and number >= 0 for number in pair):
+            raise OptionError("spans of a trace must be a list of nulls and of pairs of integers")
+        spans.append((pair[0], pair[1]))
+    return spans
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def _check_rows(codes: NDArray[Any], bits: int, name: str) -> None:
+    highest = codes.max(axis=-1)
+    top = 2**bits - 1
+    if (highest != top).any():
+        wrong = int(highest[highest != top][0])
+        raise OptionError(f"{name} has a row whose highest weight is {wrong}; expected {top}")
+
+
+def _codes(weights: NDArray[Any], bits: int) -> NDArray[np.unsignedinteger[Any]]:
+    highest = weights.max(axis=-1, keepdims=True)
+    codes: NDArray[Any] = np.rint(weights * ((2**bits - 1) / highest))
+    return codes.astype(np.uint16 if bits <= 16 else np.uint32)
+
+
+def _packed(codes: NDArray[Any], bits: int) -> str:
+    width = -(-bits // 8)
+    octets = codes.astype(">u4").reshape(-1).view(np.uint8).reshape(-1, 4)[:, 4 - width :]
+    return base64.b64encode(zlib.compress(octets.T.tobytes(), 6)).decode("ascii")
+
+
+def _unpacked(text: Any, count: int, bits: int, name: str) -> NDArray[Any]:
+    width = -(-bits // 8)
+    try:
+        packed = base64.b64decode(text, validate=True)
+        reader = zlib.decompressobj()
+        # One byte more than there can be tells a file that is too long, however long it is.
+        octets = reader.decompress(packed, width * count + 1)
+    except (TypeError, ValueError, binascii.Error, zlib.error) as error:
+        raise OptionError(f"{name} of a trace cannot be unpacked: {error}") from error
+    if len(octets) != width * count:
+        raise OptionError(f"{name} of a trace is not {count} numbers of {bits} bits")
+    planes = np.frombuffer(octets, dtype=np.uint8).reshape(width, count)
+    codes = np.zeros(count, dtype=np.uint32)
+    for plane in planes:
+        codes = codes << np.uint32(8) | plane
+    return codes.astype(np.uint16) if bits <= 16 else codes

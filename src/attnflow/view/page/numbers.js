@@ -1,0 +1,230 @@
+// The scores of every method, layer and position, computed when they are asked for.
+
+import { Network } from "./flow.js";
+import { Graph, relativeTo } from "./graph.js";
+import { readTrace, uniformAttention } from "./trace.js";
+
+// How long to compute at a stretch, in milliseconds, before the page may do something else.
+const SLICE = 10;
+
+/** What a page shows: the scores that were saved, and those that follow from the trace. */
+export class Numbers {
+  static async read(data) {
+    const trace = data.trace ? await readTrace(data.trace) : null;
+    const numbers = new Numbers(data, trace);
+    // Made before anything is shown, so that nothing has to wait for it afterwards.
+    if (trace) {
+      numbers.network = new Network(numbers.graph);
+      numbers.background = numbers.network.twin();
+    }
+    return numbers;
+  }
+
+  constructor(data, trace) {
+    const { explanation } = data;
+    this.explanation = explanation;
+    this.labels = data.labels;
+    this.special = data.special;
+    this.tokens = data.labels.length;
+    this.layers = explanation.layer_scores.length;
+    this.trace = trace;
+    this.methods = trace ? ["raw", "rollout", "flow"] : [explanation.method];
+    this.heads = trace?.heads ? trace.heads[0].length : 0;
+    this.relative = Boolean(trace?.mask);
+    this.graph = trace ? new Graph(trace.attention, trace.residual, trace.tokens) : null;
+    this.causal = trace ? isCausal(trace.attention, trace.tokens) : false;
+    this.network = null;
+    this.uniform = null;
+    this.rows = new Map();
+    this.job = null;
+    // The trace is coarser than what was saved, in its last digits.
+    this.tolerance = data.trace && data.trace.bits >= 24 ? 1e-6 : 3e-4;
+    if (data.saved) this.keepSaved(data.saved);
+  }
+
+  // Flows of the explained position were computed exactly, and need not be computed again.
+  keepSaved(saved) {
+    saved.scores.forEach((scores, i) => {
+      const row = new Float64Array(this.tokens);
+      row.set(scores);
+      this.rows.set(key(saved.method, i + 1, saved.position, -1), row);
+    });
+    this.saved = saved;
+  }
+
+  /** Return whether a position can see a token. */
+  sees(position, token) {
+    return !this.causal || token <= position;
+  }
+
+  /**
+   * Return the scores of all tokens, a Float64Array, or null where flow is not known yet.
+   * head is -1 for all heads together.
+   */
+  scores(method, layer, position, head = -1) {
+    const name = key(method, layer, position, head);
+    const known = this.rows.get(name);
+    if (known) return known;
+    if (!this.trace) return null;
+    if (method === "flow") {
+      const plain = this.rows.get(key("plain", layer, position, head));
+      const even = this.relative ? this.rows.get(key("even", layer, position, -1)) : null;
+      if (!plain || (this.relative && !even)) return null;
+      return this.keep(name, this.relative ? relativeTo(even, plain) : plain);
+    }
+    const graph = this.graphOf(layer, head);
+    if (method === "raw") return this.keep(name, graph.raw(layer, position));
+    const rollout = graph.rollout(layer, position);
+    if (!this.relative) return this.keep(name, rollout);
+    return this.keep(name, relativeTo(this.evenGraph().rollout(layer, position), rollout));
+  }
+
+  /** Return scores as far as they are known at once: null where it takes long to compute them. */
+  knownScores(method, layer, position, head = -1) {
+    const quick = method === "raw" || this.tokens * this.tokens * this.layers < 2e5;
+    if (quick) return this.scores(method, layer, position, head);
+    if (method === "flow") return this.scores(method, layer, position, head);
+    return this.rows.get(key(method, layer, position, head)) ?? null;
+  }
+
+  /** Return the flows themselves, not related to anything, or null where they are not known. */
+  flows(layer, position, head = -1) {
+    const plain = this.rows.get(key("plain", layer, position, head));
+    if (plain || this.relative) return plain ?? null;
+    return this.rows.get(key("flow", layer, position, head)) ?? null;
+  }
+
+  /** Return the share of tokens whose flow is as large as from any position, or null. */
+  saturation(layer, position, head = -1) {
+    const flows = this.flows(layer, position, head);
+    if (!flows) {
+      const { explanation } = this;
+      const same = this.saved && position === this.saved.position && layer === explanation.layer;
+      return same && head < 0 ? explanation.saturation : null;
+    }
+    const bounds = this.networkOf(layer, head).bounds(layer, position);
+    const exact = this.rows.has(key("plain", layer, position, head));
+    let full = 0;
+    for (let token = 0; token < this.tokens; token += 1) {
+      if (flows[token] >= bounds[token] - (exact ? 0 : this.tolerance)) full += 1;
+    }
+    return full / this.tokens;
+  }
+
+  /**
+   * Compute the flow to one token with the edges that carry it, and its minimum cut: a generator,
+   * which rests whenever something else may be done, and returns what Network.trace does.
+   */
+  cutSteps(layer, position, token, head = -1) {
+    return this.networkOf(layer, head).traceSteps(layer, position, token);
+  }
+
+  /** Return how much of a position of a layer still comes from its own token, by rollout. */
+  ownShare(layer, position) {
+    const name = key("own", layer, position, -1);
+    const row = this.rows.get(name) ?? this.keep(name, this.graph.rollout(layer, position));
+    return row[position];
+  }
+
+  /** Return the graph with one head in the place of all in a layer. */
+  graphOf(layer, head) {
+    return head < 0 ? this.graph : this.graph.withLayer(layer, this.trace.heads[layer - 1][head]);
+  }
+
+  networkOf(layer, head, network = this.network) {
+    return head < 0 ? network : network.withLayer(layer, this.graphOf(layer, head));
+  }
+
+  evenGraph() {
+    if (!this.uniform) {
+      const attention = uniformAttention(this.trace.mask, this.tokens);
+      this.uniform = new Graph(attention, this.graph.residual, this.tokens);
+    }
+    return this.uniform;
+  }
+
+  keep(name, row) {
+    // Rows of 512 numbers; this many are a few megabytes.
+    if (this.rows.size > 4000) this.forget();
+    this.rows.set(name, row);
+    return row;
+  }
+
+  forget() {
+    this.rows.clear();
+    if (this.saved) this.keepSaved(this.saved);
+  }
+
+  /**
+   * Compute the rollouts and flows of a position in the background, in the order of the layers
+   * given, and call done after all rollouts and after the flows of each layer. Any other such work
+   * is given up.
+   */
+  computeFlows(position, layers, head, done) {
+    this.stop();
+    if (!this.trace) return;
+    const work = this.flowWork(position, layers, head, done);
+    const job = { timer: 0 };
+    const run = () => {
+      const until = performance.now() + SLICE;
+      while (performance.now() < until) {
+        if (work.next().done) {
+          if (this.job === job) this.job = null;
+          return;
+        }
+      }
+      job.timer = setTimeout(run, 0);
+    };
+    this.job = job;
+    job.timer = setTimeout(run, 0);
+  }
+
+  /** Give up what is being computed. */
+  stop() {
+    if (this.job) clearTimeout(this.job.timer);
+    this.job = null;
+  }
+
+  *flowWork(position, layers, head, done) {
+    for (const layer of layers) {
+      this.scores("rollout", layer, position, head);
+      yield;
+    }
+    done(0);
+    for (const layer of layers) {
+      if (this.scores("flow", layer, position, head)) continue;
+      const network = this.networkOf(layer, head, this.background);
+      yield* this.flowRow(network, "plain", layer, position, head);
+      if (this.relative && !this.rows.has(key("even", layer, position, -1))) {
+        this.evenNetwork ??= new Network(this.evenGraph());
+        yield* this.flowRow(this.evenNetwork, "even", layer, position, -1);
+      }
+      done(layer);
+    }
+  }
+
+  *flowRow(network, kind, layer, position, head) {
+    const name = key(kind, layer, position, head);
+    if (this.rows.has(name)) return;
+    const row = new Float64Array(this.tokens);
+    for (let token = 0; token < this.tokens; token += 1) {
+      if (this.sees(position, token)) row[token] = yield* network.valueSteps(layer, position, token);
+      yield;
+    }
+    this.keep(name, row);
+  }
+}
+
+function key(method, layer, position, head) {
+  return `${method} ${layer} ${position} ${head}`;
+}
+
+function isCausal(attention, tokens) {
+  if (tokens < 2) return false;
+  for (const weights of attention) {
+    for (let k = 0; k < tokens; k += 1) {
+      for (let m = k + 1; m < tokens; m += 1) if (weights[k * tokens + m] > 0) return false;
+    }
+  }
+  return true;
+}

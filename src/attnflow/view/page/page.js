@@ -1,0 +1,344 @@
+// The page: a text with its tokens shaded, the three methods side by side, and the layered graph,
+// all showing one position of one layer. Each part of it is in a module of its own.
+
+import { THEMES, controlsPart } from "./controls.js";
+import { filesPart } from "./files.js";
+import { heatmapPart } from "./heatmap.js";
+import { Numbers } from "./numbers.js";
+import { HOW_TO_READ, highest, quote } from "./prose.js";
+import { fitter } from "./scene.js";
+import { textPart } from "./text.js";
+import { tracingPart } from "./tracing.js";
+import { wordsPart } from "./words.js";
+
+/**
+ * Show an explanation in an element.
+ *
+ * data is what attnflow.view.page.data returns. options may have state, an object with method,
+ * layer, position, token, head and special to begin with; theme, "auto", "light" or "dark"; and
+ * onChange, a function that is given the state whenever it changes. Returns a promise of {state,
+ * set, scores, destroy}: the present state, a function that changes some of it, one that returns
+ * the scores shown (null while they are computed), and one that takes everything away again.
+ */
+export async function mount(element, data, options = {}) {
+  const numbers = await Numbers.read(data);
+  const page = new Page(element, data, numbers, options);
+  page.show();
+  return {
+    get state() {
+      return { ...page.state };
+    },
+    set: (changes) => page.set(changes),
+    scores: () => page.scores(),
+    destroy: () => page.destroy(),
+  };
+}
+
+class Page {
+  constructor(element, data, numbers, options) {
+    this.root = element;
+    this.document = element.ownerDocument;
+    this.window = this.document.defaultView;
+    this.data = data;
+    this.numbers = numbers;
+    this.options = options;
+    this.fit = fitter(this.document);
+    this.labelWidth = this.fit.widest(numbers.labels, 12.5, 700);
+    this.leave = new AbortController();
+    this.themeChoice = THEMES.includes(options.theme) ? options.theme : "auto";
+    this.darkScheme = this.window.matchMedia("(prefers-color-scheme: dark)");
+    this.shownMethods = new Set(numbers.methods);
+    this.printing = false;
+    const { explanation } = data;
+    const named = numbers.trace || explanation.position < numbers.tokens;
+    this.state = {
+      method: explanation.method,
+      layer: explanation.layer,
+      position: explanation.position,
+      token: null,
+      head: -1,
+      special: false,
+    };
+    this.knownPosition = named;
+    this.wanted = null;
+    this.cut = null;
+    this.focusNode = null;
+    this.build();
+    this.set(options.state ?? {}, false);
+  }
+
+  make(name, attributes = {}, ...children) {
+    const element = this.document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (value === undefined || value === null || value === false) continue;
+      if (key === "class") element.className = value;
+      else if (key.startsWith("on")) {
+        element.addEventListener(key.slice(2), value, { signal: this.leave.signal });
+      } else element.setAttribute(key, value === true ? "" : String(value));
+    }
+    element.append(...children.filter((child) => child !== null && child !== undefined));
+    return element;
+  }
+
+  build() {
+    const { numbers } = this;
+    const make = this.make.bind(this);
+    this.root.replaceChildren();
+    this.root.classList.add("attnflow");
+    this.live = make("p", { class: "unseen", role: "status", "aria-live": "polite" });
+    this.tip = make("div", { class: "tip", "aria-hidden": "true", hidden: true });
+    this.title = make("h1", {});
+    this.subtitle = make("p", { class: "subtitle" });
+
+    const header = make(
+      "header",
+      { class: "masthead" },
+      make("p", { class: "brand" }, make("span", { class: "mark", "aria-hidden": "true" }), "attnflow"),
+      make("div", { class: "tools" }, this.buildThemes(), this.buildDownloads()),
+    );
+    this.text = this.buildText();
+    this.legend = make("canvas", { class: "scale", width: 240, height: 10, "aria-hidden": "true" });
+    this.legendWords = make("span", {});
+    const textPart = make(
+      "section",
+      { class: "text-part", "aria-label": numbers.explanation.grid ? "The image" : "The text" },
+      this.text,
+      make(
+        "p",
+        { class: "legend" },
+        make("span", {}, "nothing"),
+        this.legend,
+        this.legendWords,
+      ),
+    );
+
+    this.controls = this.buildControls();
+    this.findings = make("p", { class: "finding", id: this.id("finding") });
+    this.saturation = make("p", { class: "saturation" });
+    const how = make(
+      "section",
+      { class: "how", "aria-labelledby": this.id("how") },
+      make("h2", { id: this.id("how") }, "How to read this"),
+      make("p", {}, HOW_TO_READ),
+    );
+
+    this.root.append(
+      header,
+      make("div", { class: "question" }, this.title, this.subtitle),
+      this.controls,
+      textPart,
+      make("section", { class: "answer", "aria-label": "What it shows" }, this.findings),
+      how,
+      this.buildHeat(),
+      numbers.trace ? this.buildGraph() : this.buildWithout(),
+      this.buildTable(),
+      this.buildAbout(),
+      make(
+        "footer",
+        {},
+        "Raw attention, attention rollout and attention flow: Abnar and Zuidema, ",
+        make("cite", {}, "Quantifying Attention Flow in Transformers"),
+        ", ACL 2020. This page asks the network for nothing.",
+      ),
+      this.live,
+      this.tip,
+    );
+    this.root.dataset.theme = this.themeChoice;
+    this.listen(this.darkScheme, "change", () => this.show());
+    this.listen(this.window, "resize", () => this.later("resize", () => this.show()));
+    this.listen(this.window, "beforeprint", () => this.print(true));
+    this.listen(this.window, "afterprint", () => this.print(false));
+  }
+
+  id(name) {
+    this.prefix ??= `attnflow-${Math.random().toString(36).slice(2, 8)}`;
+    return `${this.prefix}-${name}`;
+  }
+
+  listen(target, name, handler) {
+    target.addEventListener(name, handler, { signal: this.leave.signal });
+  }
+
+  later(name, work) {
+    this.timers ??= {};
+    clearTimeout(this.timers[name]);
+    this.timers[name] = setTimeout(work, name === "resize" ? 60 : 0);
+  }
+
+  /** Change some of the state; what is not valid is left as it is. */
+  set(changes, redraw = true) {
+    const { numbers, state } = this;
+    const whole = (value, from, to) => Number.isInteger(value) && value >= from && value <= to;
+    const next = { ...state };
+    if (numbers.methods.includes(changes.method)) next.method = changes.method;
+    if (whole(changes.layer, 1, numbers.layers)) next.layer = changes.layer;
+    if (numbers.trace && whole(changes.position, 0, numbers.tokens - 1)) {
+      next.position = changes.position;
+      if (changes.token === undefined && changes.position !== state.position) next.token = null;
+    }
+    if (changes.token === null || whole(changes.token, 0, numbers.tokens - 1)) {
+      next.token = changes.token;
+    }
+    if (whole(changes.head, -1, numbers.heads - 1)) next.head = changes.head;
+    if (typeof changes.special === "boolean") next.special = changes.special;
+    if (next.token !== null && !numbers.sees(next.position, next.token)) next.token = null;
+    this.state = next;
+    if (redraw) this.show();
+    this.options.onChange?.({ ...next });
+  }
+
+  // In a notebook the page is in a tree of its own, whose focus the document does not tell.
+  get focused() {
+    return this.root.getRootNode().activeElement ?? null;
+  }
+
+  get theme() {
+    if (this.printing) return "light";
+    if (this.themeChoice !== "auto") return this.themeChoice;
+    return this.darkScheme.matches ? "dark" : "light";
+  }
+
+  get counted() {
+    const { numbers, state } = this;
+    const all = state.special || numbers.special.every(Boolean);
+    return numbers.special.map((special, token) => (all || !special) && this.sees(token));
+  }
+
+  sees(token) {
+    return this.numbers.sees(this.state.position, token);
+  }
+
+  scores(method = this.state.method, layer = this.state.layer) {
+    const { numbers, state } = this;
+    if (numbers.trace) return numbers.scores(method, layer, state.position, state.head);
+    if (method !== numbers.explanation.method) return null;
+    return Float64Array.from(numbers.explanation.layer_scores[layer - 1]);
+  }
+
+  knownScores(method, layer) {
+    const { numbers, state } = this;
+    if (!numbers.trace || layer === state.layer) return this.scores(method, layer);
+    return numbers.knownScores(method, layer, state.position, state.head);
+  }
+
+  name(token) {
+    return quote(this.numbers.labels[token] ?? `position ${token}`);
+  }
+
+  get positionName() {
+    const { state } = this;
+    return this.knownPosition && (this.numbers.trace || wholeTokens(this.data.explanation))
+      ? this.name(state.position)
+      : `position ${state.position}`;
+  }
+
+  show() {
+    const { numbers, state } = this;
+    this.applyTheme();
+    this.showFlows();
+    this.drawControls();
+    this.drawText();
+    this.drawFindings();
+    this.drawHeat();
+    this.drawGraphSoon();
+    this.drawTable();
+    Object.assign(this.root.dataset, {
+      method: state.method,
+      layer: state.layer,
+      position: state.position,
+      token: state.token ?? "",
+      head: state.head,
+    });
+    this.root.dataset.flow = numbers.job ? "computing" : "done";
+  }
+
+  applyTheme() {
+    this.root.dataset.theme = this.printing ? "light" : this.themeChoice;
+  }
+
+  // Compute the flows that are missing: the chosen layer first.
+  showFlows() {
+    const { numbers, state } = this;
+    if (!numbers.trace) return;
+    const name = `${state.position} ${state.head}`;
+    const missing = (layer) =>
+      !numbers.scores("flow", layer, state.position, state.head) ||
+      !numbers.knownScores("rollout", layer, state.position, state.head);
+    if (this.wanted === name && (numbers.job || this.allKnown())) return;
+    this.wanted = name;
+    const layers = Array.from({ length: numbers.layers }, (_, i) => i + 1)
+      .sort((a, b) => Math.abs(a - state.layer) - Math.abs(b - state.layer) || a - b)
+      .filter(missing);
+    numbers.stop();
+    if (layers.length === 0) return;
+    numbers.computeFlows(state.position, layers, state.head, (layer) => {
+      this.later("flows", () => this.flowsArrived(layer));
+    });
+  }
+
+  allKnown() {
+    const { numbers, state } = this;
+    for (let layer = 1; layer <= numbers.layers; layer += 1) {
+      if (!numbers.scores("flow", layer, state.position, state.head)) return false;
+      if (!numbers.knownScores("rollout", layer, state.position, state.head)) return false;
+    }
+    return true;
+  }
+
+  flowsArrived() {
+    this.drawHeat();
+    this.drawFindings();
+    if (this.state.method === "flow") this.drawText();
+    if (this.state.token === null && this.state.method === "flow" && !this.cut) this.drawGraphSoon();
+    this.drawTable();
+    this.root.dataset.flow = this.numbers.job ? "computing" : "done";
+  }
+
+  // The token whose flow is drawn: the one chosen, or the one most comes from.
+  get sink() {
+    const { state, counted } = this;
+    if (state.token !== null) return state.token;
+    const scores = this.scores("flow");
+    const [best] = scores ? highest(scores, counted, 1) : [];
+    if (best !== undefined) return best;
+    return scores ? (highest(scores, scores.map(() => true), 1)[0] ?? null) : null;
+  }
+
+  showTip(event, text) {
+    const { tip } = this;
+    tip.textContent = text;
+    tip.hidden = false;
+    const frame = this.document.documentElement;
+    const x = Math.min(event.clientX + 14, frame.clientWidth - tip.offsetWidth - 8);
+    const below = event.clientY + 18 + tip.offsetHeight < frame.clientHeight;
+    const y = below ? event.clientY + 18 : event.clientY - tip.offsetHeight - 10;
+    tip.style.transform = `translate(${Math.max(4, x)}px, ${Math.max(4, y)}px)`;
+  }
+
+  hideTip() {
+    this.tip.hidden = true;
+  }
+
+  destroy() {
+    this.numbers.stop();
+    this.leave.abort();
+    for (const timer of Object.values(this.timers ?? {})) clearTimeout(timer);
+    this.root.replaceChildren();
+    this.root.classList.remove("attnflow", "printing");
+  }
+}
+
+Object.assign(
+  Page.prototype,
+  controlsPart,
+  textPart,
+  wordsPart,
+  heatmapPart,
+  tracingPart,
+  filesPart,
+);
+
+function wholeTokens(explanation) {
+  const { words, special_tokens: special, drop_sink: dropped } = explanation.options;
+  return !words && special !== false && !dropped;
+}

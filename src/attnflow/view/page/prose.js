@@ -1,0 +1,206 @@
+// What the numbers say, in words.
+
+/** The names of the methods, and what each does in one sentence. */
+export const METHODS = {
+  raw: {
+    name: "Raw attention",
+    short: "Raw",
+    about: "Where the position looks in this one layer: a single step, not the way to the words.",
+  },
+  rollout: {
+    name: "Attention rollout",
+    short: "Rollout",
+    about:
+      "Follows every path from the position down to the words, and multiplies the weights along it.",
+  },
+  flow: {
+    name: "Attention flow",
+    short: "Flow",
+    about: "Takes the weights for widths of pipes: how much could reach the position from a word?",
+  },
+};
+
+/** The paragraph that says how to read the page. */
+export const HOW_TO_READ =
+  "Each layer of a Transformer mixes the positions of a text, so that after a few layers a position " +
+  "holds a blend of many words. Raw attention of a high layer says which blends it looks at, and " +
+  "that is why it often points nowhere. Rollout and flow go all the way down to the words. Choose a " +
+  "word in the text to ask about its position, a layer, and a method: the stronger the colour of a " +
+  "word, the more the position gets from it. Colours compare words within one layer and one method. Rollout shares " +
+  "out 1 among all words; flow is the most that all paths to one word can carry together, so that " +
+  "flows do not add up to 1. None of the three proves that the model needs a word: only changing " +
+  "the text can.";
+
+/** Return a number as people write it, in three digits. */
+export function formatScore(score) {
+  if (score === 0) return "0";
+  return Math.abs(score) >= 1e-3 ? score.toPrecision(3) : score.toExponential(2);
+}
+
+/** Return a share as per cent; what is less than one is said to be so. */
+export function formatShare(share) {
+  if (share > 0 && share < 0.01) return "under 1 %";
+  if (share < 1 && share > 0.99) return "over 99 %";
+  return `${Math.round(100 * share)} %`;
+}
+
+/** Return a name that fits into a sentence: quoted, and not long. */
+export function quote(label, most = 40) {
+  const characters = Array.from(label);
+  const short = characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : label;
+  // Isolated, so that a name in another direction does not turn the sentence around.
+  return `\u201c\u2068${short}\u2069\u201d`;
+}
+
+function list(items) {
+  if (items.length < 2) return items.join("");
+  return `${items.slice(0, -1).join(", ")} and ${items[items.length - 1]}`;
+}
+
+/** Return the indices of the highest scores among those counted, highest first. */
+export function highest(scores, counted, most) {
+  return Array.from(scores.keys())
+    .filter((i) => counted[i] && scores[i] > 0)
+    .sort((a, b) => scores[b] - scores[a] || a - b)
+    .slice(0, most);
+}
+
+/**
+ * Say what raw attention of a layer shows.
+ *
+ * own is how much of the position most attended to still comes from its own token, by rollout to
+ * the layer below; null in layer 1, where that is all of it.
+ */
+export function rawFinding({ layer, position, top, weight, effective, count, own }) {
+  const even = effective >= 0.75 * count;
+  const how = even
+    ? `looks almost everywhere alike, as if at ${Math.round(effective)} of ${count} tokens`
+    : `looks at about ${Math.max(1, Math.round(effective))} of ${count} tokens`;
+  const most = top === null ? "" : `, most at ${top} (${formatScore(weight)})`;
+  const start = `In layer ${layer}, ${position} ${how}${most}.`;
+  if (own === null) return `${start} Below layer 1 there is nothing but the words themselves.`;
+  if (top === null) return start;
+  const share = formatShare(own);
+  if (own >= 0.9) {
+    return `${start} That position still is its own token, to ${share}, so here the weight speaks of the word.`;
+  }
+  if (own >= 0.5) {
+    return `${start} By then that position is its own token to ${share} only: the weight speaks of the word in part.`;
+  }
+  return (
+    `${start} But that position is a blend by then: only ${share} of it is still its own token, so ` +
+    "the weight says little about words."
+  );
+}
+
+/**
+ * Say which words rollout or flow name. apart is the share of the scores that special tokens have,
+ * which are not among those named; lowest is the lowest score of the others.
+ */
+export function topFinding({ method, layer, position, tops, relative, lowest, apart }) {
+  if (tops.length === 0) return `Nothing reaches ${position} in layer ${layer}.`;
+  const names = list(tops.map(([name, score]) => `${name} (${formatScore(score)})`));
+  const unit = relative ? ", measured against attention that prefers nothing" : "";
+  if (method === "rollout" && apart >= 0.01) {
+    return (
+      `Over all paths, ${formatShare(apart)} of ${position} in layer ${layer} comes from special ` +
+      `tokens; of the words, the most comes from ${names}${unit}.`
+    );
+  }
+  return method === "rollout"
+    ? `Over all paths, ${position} in layer ${layer} is made mostly of ${names}${unit}.`
+    : `Most could flow to ${position} in layer ${layer} from ${names}${unit}.${alike(tops, lowest)}`;
+}
+
+// Flows that are nearly the same are told apart by colour no more than by sense.
+function alike(tops, lowest) {
+  const [[, most]] = tops;
+  if (tops.length < 2 || lowest < 0.85 * most) return "";
+  return (
+    ` But it hardly tells the words apart: for all of them it is between ${formatScore(lowest)} and ` +
+    `${formatScore(most)}.`
+  );
+}
+
+/** Say how far flow still depends on the position. share is null while it is not known. */
+export function saturationSentence(layer, share, first) {
+  if (share === null) return "";
+  if (share >= 0.95) {
+    const since = first !== null && first < layer ? `From layer ${first} on` : `In layer ${layer}`;
+    return (
+      `${since}, flow is saturated: for ${formatShare(share)} of the tokens it is as large as it ` +
+      "could be from any position, so that it no longer depends on the position chosen. A lower " +
+      "layer, or rollout, says more."
+    );
+  }
+  if (share >= 0.5) {
+    return (
+      `In layer ${layer}, ${formatShare(share)} of the flows are saturated, as large as they could ` +
+      "be from any position; only the others depend on the position chosen."
+    );
+  }
+  return (
+    `In layer ${layer}, flow still depends on the position chosen: ${formatShare(share)} of the ` +
+    "flows are saturated."
+  );
+}
+
+/**
+ * Say what limits the flow to a token.
+ *
+ * cut is what Network.trace returned, names says what a position is called.
+ */
+export function cutSentence(cut, layer, position, token, names) {
+  const amount = formatScore(cut.value);
+  if (cut.value === 0) {
+    return `Nothing can flow from ${names(token)} to ${names(position)} in layer ${layer}.`;
+  }
+  const start = `At most ${amount} can flow from ${names(token)} to ${names(position)} in layer ${layer}.`;
+  if (cut.kind === "token") {
+    return (
+      `${start} What limits it is the token itself: that is all that layer 1 takes from ` +
+      `${names(token)}, by ${count(cut.cut.length, "edge")}, so every position that uses it up gets the same.`
+    );
+  }
+  if (cut.kind === "position") {
+    return (
+      `${start} What limits it is the position: that is all that ${names(position)} takes in from ` +
+      "the layer below, and this one token could fill it."
+    );
+  }
+  const byLayer = new Map();
+  for (const [l, , , capacity] of cut.cut) {
+    const sum = byLayer.get(l) ?? [0, 0];
+    byLayer.set(l, [sum[0] + 1, sum[1] + capacity]);
+  }
+  const groups = Array.from(byLayer)
+    .filter(([, [, capacity]]) => capacity >= 0.01 * cut.value)
+    .sort((a, b) => b[1][1] - a[1][1])
+    .slice(0, 3)
+    .map(
+      ([l, [edges, capacity]]) =>
+        `${count(edges, "edge")} into layer ${l} (${formatScore(capacity)} together)`,
+    );
+  const [l, from, to, capacity] = cut.cut.reduce((a, b) => (b[3] > a[3] ? b : a));
+  return (
+    `${start} What limits it is a bottleneck on the way: ${list(groups)}. The widest of them, ` +
+    `${formatScore(capacity)}, goes from ${names(to)} to ${names(from)} in layer ${l}.`
+  );
+}
+
+function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** Shorten a name. */
+export function cutShort(text, most = 60) {
+  const parts = Array.from(text);
+  return parts.length > most ? `${parts.slice(0, most - 1).join("")}…` : text;
+}
+
+/** Return what the model predicts, or null. */
+export function describePrediction(explanation) {
+  const { prediction } = explanation;
+  if (!prediction) return null;
+  return `${quote(prediction.label)} (${formatShare(prediction.probability)})`;
+}

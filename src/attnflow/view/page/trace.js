@@ -1,0 +1,100 @@
+// From the text that stands for weights in a file to the weights themselves.
+
+/** Return the bytes that base64 stands for. */
+export function fromBase64(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i += 1) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/**
+ * Return the whole numbers that a text stands for: for each byte of a number, from the highest
+ * down, that byte of every number, compressed, in base64.
+ */
+export async function unpack(text, count, bits) {
+  const bytes = await inflate(fromBase64(text));
+  const width = Math.ceil(bits / 8);
+  if (bytes.length !== width * count) throw new Error("the weights of this page are incomplete");
+  const codes = new Uint32Array(count);
+  for (let plane = 0; plane < width; plane += 1) {
+    const offset = plane * count;
+    for (let i = 0; i < count; i += 1) codes[i] = codes[i] * 256 + bytes[offset + i];
+  }
+  return codes;
+}
+
+// Rows of whole numbers, which are in proportion, as rows that sum to 1.
+function normalised(codes, start, tokens) {
+  const weights = new Float32Array(tokens * tokens);
+  for (let row = 0; row < tokens; row += 1) {
+    let sum = 0;
+    const from = start + row * tokens;
+    for (let i = 0; i < tokens; i += 1) sum += codes[from + i];
+    for (let i = 0; i < tokens; i += 1) weights[row * tokens + i] = codes[from + i] / sum;
+  }
+  return weights;
+}
+
+/**
+ * Read the trace of an explanation.
+ *
+ * Returns {tokens, attention, heads, residual, mask}: attention has a Float32Array of n x n for
+ * each layer, heads one for each head of each layer or is null, residual has for each layer the
+ * share of each position, and mask for each layer which offsets from -(n - 1) to n - 1 it attends
+ * over, or is null.
+ */
+export async function readTrace(trace) {
+  const tokens = trace.tokens.length;
+  const { layers } = trace;
+  const size = tokens * tokens;
+  const codes = await unpack(trace.weights, layers * size, trace.bits);
+  const attention = [];
+  for (let layer = 0; layer < layers; layer += 1) {
+    attention.push(normalised(codes, layer * size, tokens));
+  }
+  let heads = null;
+  if (trace.heads) {
+    const { count } = trace.heads;
+    const every = await unpack(trace.heads.weights, layers * count * size, 16);
+    heads = attention.map((_, layer) =>
+      Array.from({ length: count }, (__, head) =>
+        normalised(every, (layer * count + head) * size, tokens),
+      ),
+    );
+  }
+  let mask = null;
+  if (trace.mask) {
+    const offsets = 2 * tokens - 1;
+    const flags = await unpack(trace.mask, layers * offsets, 8);
+    mask = attention.map((_, layer) =>
+      Array.from(flags.subarray(layer * offsets, (layer + 1) * offsets), (flag) => flag > 0),
+    );
+  }
+  const residual = attention.map((_, layer) =>
+    Float64Array.from({ length: tokens }, (__, k) =>
+      typeof trace.residual === "number" ? trace.residual : trace.residual[layer][k],
+    ),
+  );
+  return { tokens, attention, heads, residual, mask };
+}
+
+/** Return the attention that prefers nothing, over the same mask. */
+export function uniformAttention(mask, tokens) {
+  return mask.map((allowed) => {
+    const weights = new Float32Array(tokens * tokens);
+    for (let row = 0; row < tokens; row += 1) {
+      let count = 0;
+      for (let i = 0; i < tokens; i += 1) if (allowed[i - row + tokens - 1]) count += 1;
+      for (let i = 0; i < tokens; i += 1) {
+        if (allowed[i - row + tokens - 1]) weights[row * tokens + i] = 1 / count;
+      }
+    }
+    return weights;
+  });
+}
