@@ -167,7 +167,7 @@ def test_a_table_is_saved_in_every_format_and_a_run_goes_on(saved, capsys, tmp_p
         command += ["--output", str(path)]
     assert main(command) == 0
     as_json = json.loads(paths[0].read_text())
-    assert as_json["reference"] == "input_gradient"
+    assert as_json["reference"] == "gradient_norm"
     rows = list(csv.DictReader(io.StringIO(paths[2].read_text())))
     for method in METHODS:
         means = [

@@ -124,6 +124,11 @@ def _add_table(number: int) -> Callable[[argparse.ArgumentParser], None]:
         )
         _add_measuring(parser, 100 if sst2 else 2000)
         parser.add_argument(
+            "--reference",
+            help="blank_out, input_gradient, gradient_norm or gradient_x_input (default: "
+            + ("blank_out)" if number == 1 else "gradient_norm)"),
+        )
+        parser.add_argument(
             "--store", type=Path, help="a file that keeps what is done; the same run goes on there"
         )
         parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -193,6 +198,7 @@ def _table(
             number,
             explainer,
             sentences,
+            reference=getattr(args, "reference", None),
             data=data.name if data is not None else "",
             samples=args.samples,
             seed=args.seed,

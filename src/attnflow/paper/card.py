@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from attnflow.view import theme
@@ -87,10 +88,15 @@ def _groups(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     tests = report["tests"] or {"held out": report["held_out"]}
     for name, test in tests.items():
         for attractors, entry in test["by_attractors"].items():
-            many = "attractor" if attractors == "1" else "attractors"
-            known = "" if attractors == "unknown" else f"\n{attractors} {many}"
+            known = "" if attractors == "unknown" else f"\n{_attractors(attractors)}"
             found.append((f"{name}{known}", entry))
     return found
+
+
+def _attractors(number: str) -> str:
+    if number == "unknown":
+        return "attractors not known"
+    return f"{number} attractor" if number == "1" else f"{number} attractors"
 
 
 def card(report: dict[str, Any]) -> str:
@@ -109,8 +115,10 @@ def card(report: dict[str, Any]) -> str:
         for name, entry in _groups(report)
     )
     held = [f"| held out of {data['files'][0]} | {_entry(report['held_out'])} |"]
-    if report["extra_held_out"]:
-        held.append(f"| held out of the extra files | {_entry(report['extra_held_out'])} |")
+    for attractors, entry in (report["extra_held_out"] or {"by_attractors": {}})[
+        "by_attractors"
+    ].items():
+        held.append(f"| held out of the extra files, {_attractors(attractors)} | {_entry(entry)} |")
     recipe = "\n".join(
         f"| {_RECIPE[name]} | {value:,} |" for name, value in report["recipe"].items()
     )
@@ -131,11 +139,21 @@ Sentences read, without those equal to a sentence of the tests:
 | --- | --- |
 {read}
 
-Trained on {data["trained_on"]:,} sentences in every epoch ({", ".join(data["files"])})
-{_extra(data)}
-Left out of training altogether, with every sentence equal to one of them:
-{tests or "nothing"}, and what was held out to choose the epoch by. The {data["vocabulary"]:,} words
-that the model knows are those of the sentences it was trained on.
+{
+        _filled(
+            f"Trained on {data['trained_on']:,} sentences in every epoch ({', '.join(data['files'])})"
+            f"{_extra(data)}."
+        )
+    }
+
+{
+        _filled(
+            "Left out of training altogether, with every sentence equal to one of them: "
+            f"{tests + ', and ' if tests else ''}what was held out to choose the epoch by. The "
+            f"{data['vocabulary']:,} words that the model knows are those of the sentences it was "
+            "trained on."
+        )
+    }
 
 ## Recipe
 
@@ -143,9 +161,14 @@ that the model knows are those of the sentences it was trained on.
 | --- | --- |
 {recipe}
 
-Trained for {len(report["curve"])} epochs in {report["seconds"] / 60:.0f} minutes on
-{report["threads"]} threads. What is kept are the averaged weights of the epoch that was best on
-the sentences held out, in half precision; all accuracies are of those.
+{
+        _filled(
+            f"Trained for {len(report['curve'])} epochs in {report['seconds'] / 60:.0f} minutes on "
+            f"{report['threads']} thread{'s' * (report['threads'] > 1)}. What is kept are the averaged "
+            "weights of the epoch that was best on the sentences held out, in half precision; all "
+            "accuracies are of those."
+        )
+    }
 
 ## Accuracy
 
@@ -174,6 +197,10 @@ def _extra(data: dict[str, Any]) -> str:
     if not data["extra"]:
         return ""
     return (
-        f"and on some of {data['drawn_from']:,} others, drawn anew for every epoch "
-        f"({', '.join(data['extra'])}).\n"
+        f" and on some of {data['drawn_from']:,} others, drawn anew for every epoch "
+        f"({', '.join(data['extra'])})"
     )
+
+
+def _filled(paragraph: str) -> str:
+    return textwrap.fill(paragraph, 100)

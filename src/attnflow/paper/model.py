@@ -101,8 +101,8 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
             hidden = block(hidden, attention_mask=mask, **options)
         return self.ln_f(hidden)
 
-    @can_return_tuple
-    @capture_outputs
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -118,7 +118,16 @@ TABLES: Final = {
     ),
 }
 
-_REFERENCES: Final = {"blank_out": "blank-out", "input_gradient": "input gradients"}
+_REFERENCES: Final = {
+    "blank_out": "blank-out",
+    "input_gradient": "input gradients (summed)",
+    "gradient_norm": "input gradients (norm)",
+    "gradient_x_input": "gradient x input",
+}
+# The sum of a token's gradient over the dimensions, which is the paper's, is 0 up to rounding in
+# every model that begins with, or ends in, layer normalisation: it takes the mean away. So what is
+# measured by default is the gradient's norm.
+_INSTEAD: Final = {"input_gradient": "gradient_norm"}
 
 
 class Table(NamedTuple):
@@ -383,6 +392,11 @@ class Table(NamedTuple):
                 f"The paper's model has {self.setting.depth} layers, so that its numbers are not "
                 "put beside these."
             )
+        if TABLES[self.setting.number].reference != self.setting.reference:
+            remarks.append(
+                "The paper compares with the gradient summed over the dimensions, which is 0 up to "
+                "rounding in a model with layer normalisation; --reference chooses another."
+            )
         if len(measured.texts) != self.setting.sentences:
             remarks.append(f"The paper has {self.setting.sentences:,} sentences.")
         return remarks
@@ -396,6 +410,7 @@ def make_table(
     explainer: Explainer,
     sentences: Sequence[tuple[str, int | str]],
     *,
+    reference: str | None = None,
     layers: Sequence[int] | None = None,
     data: str = "the sentences given",
     baselines: bool = True,
@@ -413,6 +428,9 @@ def make_table(
         number: The table: 1, 2 or 3.
         explainer: The model, a classifier.
         sentences: Texts, each with its right class by name or index.
+        reference: What attention is compared with, of `attnflow.importance.REFERENCES`. None is
+            blank-out for Table 1, and the norm of the input gradient for Tables 2 and 3: the sum
+            that the paper takes is 0 up to rounding in models with layer normalisation.
         layers: The layers. None takes the paper's where the model has as many layers as the
             paper's, and all otherwise.
         data: Where the sentences are from, in words.
@@ -431,6 +449,11 @@ def make_table(
     if number not in TABLES:
         raise OptionError(f"number is {number!r}; expected {', '.join(map(str, TABLES))}")
     setting = TABLES[number]
+    if reference is None:
+        reference = _INSTEAD.get(setting.reference, setting.reference)
+    elif reference not in _REFERENCES:
+        raise OptionError(f"reference is {reference!r}; expected {', '.join(_REFERENCES)}")
+    setting = setting._replace(reference=reference)
     if explainer.task != "classification":
         raise OptionError(
             f"table {number} needs a classifier, and {explainer.name} is a model for "
