@@ -559,7 +559,9 @@ def test_the_command_saves_a_page_and_a_figure_beside_the_output(saved, tmp_path
     assert files["html"].read_text().lower().startswith("<!doctype html>")
     explanation = attnflow.Explanation.load(files["json"])
     assert "forget" in files["html"].read_text()
-    # With --json the result is printed, too.
+    # A picture or a page beside what the terminal shows; with --json the result is printed, too.
+    assert main([*arguments, *pictures]) == 0
+    assert "forget" in capsys.readouterr().out
     assert main([*arguments, *pictures[:2], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == list(explanation.tokens)
 

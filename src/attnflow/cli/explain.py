@@ -235,8 +235,8 @@ def _print(explanation: "Explanation", args: argparse.Namespace) -> None:
     if args.json:
         record: dict[str, Any] = explanation.to_dict()
         print(json.dumps(record, ensure_ascii=False), flush=True)
-    elif not saved:
+        return
+    if args.output is None:
         explanation.show()
-    else:
-        for path in saved:
-            print(f"saved {path}", file=sys.stderr)
+    for path in saved:
+        print(f"saved {path}", file=sys.stderr)

