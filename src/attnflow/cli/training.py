@@ -50,6 +50,7 @@ FINE_TUNING = {
     "learning_rate": RECIPE["learning_rate"],
     "batch_tokens": RECIPE["batch_tokens"],
     "weight_decay": RECIPE["weight_decay"],
+    "average": RECIPE["average"],
     "longest": (int, "tokens of a sentence in training, at most"),
     "patience": RECIPE["patience"],
     "seed": RECIPE["seed"],

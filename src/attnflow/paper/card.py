@@ -123,6 +123,22 @@ def card(report: dict[str, Any]) -> str:
         f"| {_RECIPE[name]} | {value:,} |" for name, value in report["recipe"].items()
     )
     tests = ", ".join(f"the first {test['first']:,} of {test['file']}" for test in data["tests"])
+    trained_on = _filled(
+        f"Trained on {data['trained_on']:,} sentences in every epoch "
+        f"({', '.join(data['files'])}){_extra(data)}."
+    )
+    left_out = _filled(
+        "Left out of training altogether, with every sentence equal to one of them: "
+        f"{tests + ', and ' if tests else ''}what was held out to choose the epoch by. The "
+        f"{data['vocabulary']:,} words that the model knows are those of the sentences it was "
+        "trained on."
+    )
+    trained_for = _filled(
+        f"Trained for {len(report['curve'])} epochs in {report['seconds'] / 60:.0f} minutes on "
+        f"{report['threads']} thread{'s' * (report['threads'] > 1)}. What is kept are the "
+        "averaged weights of the epoch that was best on the sentences held out, in half "
+        "precision; all accuracies are of those."
+    )
     return f"""\
 # Verb-number model
 
@@ -139,21 +155,9 @@ Sentences read, without those equal to a sentence of the tests:
 | --- | --- |
 {read}
 
-{
-        _filled(
-            f"Trained on {data['trained_on']:,} sentences in every epoch ({', '.join(data['files'])})"
-            f"{_extra(data)}."
-        )
-    }
+{trained_on}
 
-{
-        _filled(
-            "Left out of training altogether, with every sentence equal to one of them: "
-            f"{tests + ', and ' if tests else ''}what was held out to choose the epoch by. The "
-            f"{data['vocabulary']:,} words that the model knows are those of the sentences it was "
-            "trained on."
-        )
-    }
+{left_out}
 
 ## Recipe
 
@@ -161,14 +165,7 @@ Sentences read, without those equal to a sentence of the tests:
 | --- | --- |
 {recipe}
 
-{
-        _filled(
-            f"Trained for {len(report['curve'])} epochs in {report['seconds'] / 60:.0f} minutes on "
-            f"{report['threads']} thread{'s' * (report['threads'] > 1)}. What is kept are the averaged "
-            "weights of the epoch that was best on the sentences held out, in half precision; all "
-            "accuracies are of those."
-        )
-    }
+{trained_for}
 
 ## Accuracy
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnflow.errors import OptionError
 from attnflow.files import replacing
 
-__all__ = ["REPORT", "Lesson", "Loop", "Status", "check_folder", "filling"]
+__all__ = ["REPORT", "Lesson", "Loop", "Status", "check_folder", "filling", "move_average"]
 
 REPORT = "training.json"
 """The report's name in the folder of a trained model; it is written last."""
@@ -211,6 +211,22 @@ class Loop:
     def forget(self) -> None:
         """Remove the state, once the trained model is written."""
         (self.folder / _STATE).unlink(missing_ok=True)
+
+
+def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float, step: int) -> None:
+    """Move averaged weights towards those of a model, after a step.
+
+    Args:
+        average: The model with the averaged weights, which are changed.
+        model: The model in training.
+        decay: What is left of the average, at most.
+        step: The step, from 0. The first steps leave less of it, so that the average forgets the
+            weights that training began with.
+    """
+    left = min(decay, (step + 1) / (step + 10))
+    with torch.no_grad():
+        for kept, new in zip(average.parameters(), model.parameters(), strict=True):
+            kept.lerp_(new, 1 - left)
 
 
 def check_folder(folder: Path, resume: bool) -> None:

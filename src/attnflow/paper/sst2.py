@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -22,7 +23,7 @@ from attnflow.errors import DataError, ModelError, OptionError
 from attnflow.paper.accuracy import predictions
 from attnflow.paper.corpus import batches
 from attnflow.paper.data import Fault, Labelled, read_sst2
-from attnflow.paper.loop import REPORT, Loop, Status, check_folder, filling
+from attnflow.paper.loop import REPORT, Loop, Status, check_folder, filling, move_average
 
 __all__ = ["LABELS", "FineTuning", "fine_tune"]
 
@@ -40,15 +41,17 @@ class FineTuning:
             falls in a straight line to 0.
         batch_tokens: How many tokens a batch has at most, padding among them.
         weight_decay: AdamW's, of matrices only.
+        average: What is kept are weights averaged over the steps, with this decay.
         longest: Sentences are cut to so many tokens in training.
         patience: Training ends when so many epochs have brought nothing.
         seed: Of the classifier's weights, the order and the dropping.
     """
 
-    epochs: int = 1
-    learning_rate: float = 1e-4
+    epochs: int = 2
+    learning_rate: float = 1.5e-4
     batch_tokens: int = 768
     weight_decay: float = 0.01
+    average: float = 0.998
     longest: int = 96
     patience: int = 2
     seed: int = 0
@@ -58,6 +61,8 @@ class FineTuning:
         for name, low in {**lowest, "seed": 0}.items():
             if not getattr(self, name) >= low:
                 raise OptionError(f"{name} is {getattr(self, name)!r}; expected {low} or more")
+        if not 0 <= self.average < 1:
+            raise OptionError(f"average is {self.average!r}; expected 0 to below 1")
         if not self.learning_rate > 0:
             raise OptionError(f"learning_rate is {self.learning_rate!r}; expected more than 0")
 
@@ -149,18 +154,23 @@ class _Lesson:
                 label2id={label: index for index, label in enumerate(LABELS)},
             )
             self.tokenizer = AutoTokenizer.from_pretrained(model)
-            self.kept = AutoModelForSequenceClassification.from_pretrained(
+            self.model = AutoModelForSequenceClassification.from_pretrained(
                 model, config=config, dtype=torch.float32, use_safetensors=True
             ).train()
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{model} cannot be fine-tuned: {error}") from error
-        parameters = list(self.kept.parameters())
+        self.kept = copy.deepcopy(self.model).eval()
+        parameters = list(self.model.parameters())
         groups = [
             {"params": [p for p in parameters if p.ndim > 1], "weight_decay": how.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=how.learning_rate, fused=True)
-        self.parts: Mapping[str, Any] = {"model": self.kept, "optimizer": self.optimizer}
+        self.parts: Mapping[str, Any] = {
+            "model": self.model,
+            "average": self.kept,
+            "optimizer": self.optimizer,
+        }
         options = {"truncation": True, "max_length": how.longest}
         self.ids = self.tokenizer([row.text for row in rows], **options)["input_ids"]
         self.labels = np.array([int(row.label) for row in rows])
@@ -189,12 +199,13 @@ class _Lesson:
         given = self.tokenizer.pad({"input_ids": [self.ids[row] for row in rows]})
         words = torch.tensor(given["input_ids"])
         mask = torch.tensor(given["attention_mask"])
-        logits = self.kept(input_ids=words, attention_mask=mask).logits
+        logits = self.model(input_ids=words, attention_mask=mask).logits
         loss = cross_entropy(logits, torch.from_numpy(self.labels[rows]))
         self.optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.kept.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
+        move_average(self.kept, self.model, self.how.average, step)
         return float(loss.detach())
 
     def measure(self) -> dict[str, float]:

@@ -24,7 +24,7 @@ from attnflow.paper import card
 from attnflow.paper.accuracy import accuracy, summary
 from attnflow.paper.corpus import Corpus, batches, encode
 from attnflow.paper.data import Agreement, Fault, read_agreement
-from attnflow.paper.loop import REPORT, Loop, Status, check_folder, filling
+from attnflow.paper.loop import REPORT, Loop, Status, check_folder, filling, move_average
 from attnflow.paper.model import VerbNumberConfig, VerbNumberForSequenceClassification
 from attnflow.paper.tokenizer import SPECIAL, build_tokenizer
 from attnflow.view import theme
@@ -259,11 +259,7 @@ class _Lesson:
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        with torch.no_grad():
-            # Short at first, so that the average forgets the weights that training began with.
-            decay = min(recipe.average, (step + 1) / (step + 10))
-            for kept, new in zip(self.kept.parameters(), self.model.parameters(), strict=True):
-                kept.lerp_(new, 1 - decay)
+        move_average(self.kept, self.model, recipe.average, step)
         return float(loss.detach())
 
     def measure(self) -> dict[str, float]:
