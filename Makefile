@@ -40,7 +40,8 @@ demo: $(VENV)/.stamp-demo
 
 test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
 	@$(MAKE) sanitize SANITIZE_GRAPHS=2000
-	$(BIN)/python -m pytest
+	@# Two files at a time, each on one core.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff check .

@@ -326,7 +326,7 @@ def test_explain_saves_the_page_and_the_figure_beside_each_other(reader, tmp_pat
     page, figure = tmp_path / "keys.html", tmp_path / "keys.png"
     arguments = ["explain", "--model", str(tmp_path), "--html", str(page), "keys open"]
     assert main([*arguments, "--png", str(figure), "--keep-heads"]) == 0
-    assert capsys.readouterr().out == ""
+    assert "keys" in capsys.readouterr().out
     assert '"heads":{"count":2' in page.read_text(encoding="utf-8")
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--png", str(tmp_path / "keys.svg")]) == 1

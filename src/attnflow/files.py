@@ -48,8 +48,8 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_whole(f"{folder}/x.txt", "all of it")
-        ...     print(open(f"{folder}/x.txt").read(), os.listdir(folder))
-        all of it ['x.txt']
+        ...     print(os.listdir(folder), os.path.getsize(f"{folder}/x.txt"))
+        ['x.txt'] 9
     """
     with replacing(path) as temporary, open(temporary, "xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
