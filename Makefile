@@ -22,12 +22,13 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test lint bench cpp-test sanitize clean
+.PHONY: help demo test lint docs bench cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
 	@echo 'make test      the tests: C++ core, C++ core under sanitizers (reduced), Python'
 	@echo 'make lint      ruff and mypy --strict'
+	@echo 'make docs      the documentation, in build/site'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
 	@echo 'make cpp-test  the tests of the C++ core alone'
 	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
@@ -47,6 +48,9 @@ lint: $(VENV)/.stamp-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src/attnflow
+
+docs: $(VENV)/.stamp-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.stamp-bench
 	@mkdir -p benchmarks
@@ -107,8 +111,13 @@ $(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 
 $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
 	@echo 'installing test tools and another model ...'
-	@$(PIP) --group test
+	@$(PIP) --group test --group docs
 	@$(PIP) --no-deps rxnmapper
+	@touch $@
+
+$(VENV)/.stamp-docs: pyproject.toml constraints.txt | $(VENV)/.stamp-package
+	@echo 'installing mkdocs ...'
+	@$(PIP) --group docs
 	@touch $@
 
 # The page is tested in a real browser, and its modules by node. Where apt-get can install them, it

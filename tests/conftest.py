@@ -1,5 +1,8 @@
 """What several test files share."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -35,3 +38,25 @@ def attention():
     """Random attention of 4 layers, 3 heads and 6 tokens, float64 of shape (4, 3, 6, 6)."""
     weights = np.random.default_rng(0).random((4, 3, 6, 6))
     return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, as Playwright drives it."""
+    path = (
+        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    )
+    if path is None:
+        pytest.fail(
+            "the tests in a browser need Chromium: run apt-get install chromium, or name one in "
+            "the environment variable CHROMIUM"
+        )
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail("the tests in a browser need Playwright: run pip install playwright")
+    with sync_playwright() as playwright:
+        # Containers run as root, where Chromium has no sandbox.
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -684,7 +684,8 @@ class Explanation:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         # A notebook takes the widget where scripts may run, and the plain piece of HTML elsewhere.
         if _in_notebook() and find_spec("anywidget") is not None:
-            return self.widget()._repr_mimebundle_()
+            bundle, metadata = self.widget()._repr_mimebundle_()
+            return {**bundle, "text/plain": repr(self)}, metadata
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _highest(self, k: int) -> list[int]:

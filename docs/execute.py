@@ -1,0 +1,57 @@
+"""Runs docs/notebook.ipynb from the top, and keeps what its cells show.
+
+Run it as: python docs/execute.py [OUTPUT]
+Without OUTPUT the notebook itself is renewed. It needs the extras hf and view, nbclient and
+ipykernel.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).with_name("notebook.ipynb")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def executed(notebook: Any) -> Any:
+    """Run a notebook in a kernel of its own, in an empty folder.
+
+    Args:
+        notebook: The notebook, as nbformat reads it.
+
+    Returns:
+        The notebook with what its cells show, but for widgets: they are of no use without the
+        kernel, and beside each is what a reader without one sees.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            notebook,
+            kernel_name="python3",
+            timeout=300,
+            record_timing=False,
+            store_widget_state=False,
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+    # Which Python it was matters to nobody.
+    notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    return notebook
+
+
+def main() -> None:
+    """Run the notebook and write it."""
+    output = Path(sys.argv[1]) if len(sys.argv) > 1 else NOTEBOOK
+    notebook = executed(nbformat.read(NOTEBOOK, as_version=4))
+    nbformat.write(notebook, output)
+    print(output)
+
+
+if __name__ == "__main__":
+    main()

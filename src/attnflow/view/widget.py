@@ -1,0 +1,216 @@
+"""The page in a notebook: a widget that Python and the reader share.
+
+It is the page of `attnflow.view.page`, in an output of Jupyter, VS Code or Colab. The method, layer
+and position that are chosen are the same on both sides: a click is seen by Python, and what Python
+sets is shown.
+"""
+
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import MissingExtraError, OptionError
+from attnflow.explanation import METHODS, Explanation
+from attnflow.graph import AttentionGraph
+from attnflow.scoring import notes_on, relative_to, saturation_of, scores_of, sink_of
+from attnflow.view.page import data, inlined, script, style
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as error:
+    raise MissingExtraError(
+        'a widget needs anywidget; run: pip install "attnflow[view]"'
+    ) from error
+
+__all__ = ["ChoiceError", "Widget"]
+
+# A notebook has less room than a window.
+COMPACT = """
+.attnflow { margin: 0; padding: 14px 22px 24px; border-radius: 10px; }
+.attnflow h1 { margin-top: 14px; font-size: 1.4rem; }
+.attnflow .subtitle { margin-bottom: 12px; }
+.attnflow .controls { margin: 0 -22px; padding: 8px 22px; }
+.attnflow section { margin-top: 28px; }
+"""
+CHOICES = ("method", "layer", "position")
+# The options of an explanation whose tokens are those that the model was given.
+WHOLE = {"words": False, "special_tokens": True, "drop_sink": False}
+
+
+class ChoiceError(OptionError, traitlets.TraitError):  # type: ignore[misc] # Any to mypy
+    """Something was chosen that a widget cannot show; what was chosen before stays."""
+
+
+class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
+    """An explanation in a notebook, whose choices Python can read and set.
+
+    Args:
+        explanation: The explanation. With a trace, every method, layer and position can be chosen;
+            without one, only the layer.
+
+    Attributes:
+        explanation: As given.
+        method: The method chosen: "raw", "rollout" or "flow".
+        layer: The layer chosen, from 1 to the model's last. A negative one that is set counts from
+            the end.
+        position: The index of the position chosen, among the tokens that the model was given. A
+            negative one that is set counts from the end.
+
+    Raises:
+        OptionError: If it is given something else, or something is set that cannot be shown. What
+            was chosen before stays.
+
+    Example:
+        >>> explanation = Explanation(
+        ...     tokens=["the", "keys"],
+        ...     scores=[0.25, 0.75],
+        ...     layer_scores=[[0.5, 0.5], [0.25, 0.75]],
+        ...     method="rollout",
+        ...     layer=2,
+        ...     position=0,
+        ...     text="the keys",
+        ...     spans=[(0, 3), (4, 8)],
+        ...     special=[False, False],
+        ...     model="tiny",
+        ...     task="encoder",
+        ... )
+        >>> widget = Widget(explanation)
+        >>> widget.layer = -2
+        >>> widget.layer
+        1
+        >>> widget.layer = 3  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
+    """
+
+    _esm = script() + inlined(files(__package__).joinpath("widget.js").read_text(encoding="utf-8"))
+
+    method = traitlets.TraitType().tag(sync=True)
+    layer = traitlets.TraitType().tag(sync=True)
+    position = traitlets.TraitType().tag(sync=True)
+    _data = traitlets.Dict().tag(sync=True)
+    _style = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, explanation: Explanation) -> None:
+        if not isinstance(explanation, Explanation):
+            raise OptionError(
+                f"explanation must be an Explanation, got {type(explanation).__name__}"
+            )
+        self.explanation = explanation
+        super().__init__(
+            method=explanation.method,
+            layer=explanation.layer,
+            position=explanation.position,
+            _data=data(explanation),
+            _style=style() + COMPACT,
+        )
+
+    def __repr__(self) -> str:
+        return f"Widget(method={self.method!r}, layer={self.layer}, position={self.position})"
+
+    def chosen(self) -> Explanation:
+        """Return the explanation of what is chosen now.
+
+        Returns:
+            The explanation given, if nothing else was chosen. Otherwise one whose scores are those
+            of the method, layer and position chosen, for every token that the position can see,
+            as exact as the trace is. It has no trace of its own.
+        """
+        given, trace = self.explanation, self.explanation.trace
+        if all(getattr(self, name) == getattr(given, name) for name in CHOICES):
+            return given
+        made = {name: getattr(given, name) for name in given.__slots__}
+        made |= {"layer": self.layer, "saturation": None, "notes": (), "trace": None}
+        if trace is None:
+            return Explanation(**made | {"scores": given.layer_scores[self.layer - 1]})
+        graph = trace.graph()
+        scores = scores_of(graph, self.method, [self.position])
+        saturation = None
+        if self.method == "flow":
+            (saturation,) = saturation_of(graph, scores, self.layer, [self.position])
+        related = trace.mask is not None and self.method != "raw"
+        if trace.mask is not None and related:
+            uniform = AttentionGraph(_uniform(trace.mask, graph.tokens), residual=trace.residual)
+            scores = relative_to(scores_of(uniform, self.method, [self.position]), scores)
+        # Of a causal model, a position sees itself and what precedes it.
+        seen = self.position + 1 if graph.causal else graph.tokens
+        rows = scores[:, 0, :seen]
+        values = rows[self.layer - 1]
+        sink = sink_of(graph, seen)
+        made |= {
+            "tokens": trace.tokens[:seen],
+            "spans": trace.spans[:seen],
+            "special": trace.special[:seen],
+            "scores": values,
+            "layer_scores": rows,
+            "method": self.method,
+            "position": self.position,
+            "saturation": saturation,
+            "options": {**given.options, **WHOLE, "receptive_field": related},
+            "notes": notes_on(trace.tokens, values, self.position, self.layer, saturation, sink),
+        }
+        return Explanation(**made)
+
+    @traitlets.validate("method")  # type: ignore[untyped-decorator]
+    def _check_method(self, proposal: Any) -> str:
+        method = proposal["value"]
+        if method not in METHODS:
+            raise ChoiceError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        self._check_change("method", method)
+        return str(method)
+
+    @traitlets.validate("layer")  # type: ignore[untyped-decorator]
+    def _check_layer(self, proposal: Any) -> int:
+        layer, last = proposal["value"], len(self.explanation.layer_scores)
+        if not _is_integer(layer) or layer == 0 or abs(layer) > last:
+            raise ChoiceError(
+                f"layer is {layer!r}, but there are {last} layers: "
+                f"expected 1 to {last}, or -1 to -{last}"
+            )
+        return int(layer) if layer > 0 else last + 1 + int(layer)
+
+    @traitlets.validate("position")  # type: ignore[untyped-decorator]
+    def _check_position(self, proposal: Any) -> int:
+        position, trace = proposal["value"], self.explanation.trace
+        if trace is None:
+            self._check_change("position", position)
+            return int(position)
+        count = len(trace.tokens)
+        if not _is_integer(position) or not -count <= position < count:
+            raise ChoiceError(
+                f"position is {position!r}, but the model was given {count} tokens: "
+                f"expected 0 to {count - 1}, or -1 to -{count}"
+            )
+        return int(position) % count
+
+    def _check_change(self, name: str, value: Any) -> None:
+        """See that a choice that needs the trace is made only where there is one."""
+        made = getattr(self.explanation, name)
+        if self.explanation.trace is None and value != made:
+            raise ChoiceError(
+                f"{name} is {value!r}, but this explanation has no trace, and can be shown only "
+                f"for {name} {made!r}"
+            )
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        made = super()._repr_mimebundle_(**options)
+        if made is None:
+            return None
+        # Where no script runs, the front end takes the next best.
+        bundle, metadata = made
+        return {**bundle, "text/html": self.chosen()._repr_html_()}, metadata
+
+
+def _uniform(mask: NDArray[np.bool_], tokens: int) -> NDArray[np.float64]:
+    """Return attention that prefers nothing, over the offsets that each layer attends over."""
+    offsets = np.arange(tokens) - np.arange(tokens)[:, None] + tokens - 1
+    seen = mask[:, offsets].astype(np.float64)
+    uniform: NDArray[np.float64] = seen / seen.sum(axis=-1, keepdims=True)
+    return uniform
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
