@@ -1,0 +1,535 @@
+// The served page: a form, and below it the pages of one text or of two that are compared. This
+// comes after the modules of the page in one script, and uses their mount, METHODS and quote.
+
+const EDGE_NAMES = {
+  attention: "attention",
+  gradient: "gradient-weighted attention",
+  effective: "effective attention",
+  value_norm: "norms of values",
+};
+
+const RESULT_NAMES = ["first text", "second text"];
+
+/** Pair the tokens of two texts: equal ones with each other, and what differs between them in order. */
+function align(first, second) {
+  const longest = Array.from({ length: first.length + 1 }, () => new Uint16Array(second.length + 1));
+  for (let i = first.length - 1; i >= 0; i -= 1) {
+    for (let j = second.length - 1; j >= 0; j -= 1) {
+      longest[i][j] =
+        first[i] === second[j]
+          ? longest[i + 1][j + 1] + 1
+          : Math.max(longest[i + 1][j], longest[i][j + 1]);
+    }
+  }
+  const pairs = [];
+  let [left, right] = [[], []];
+  const flush = () => {
+    for (let k = 0; k < Math.max(left.length, right.length); k += 1) {
+      pairs.push([left[k] ?? null, right[k] ?? null]);
+    }
+    [left, right] = [[], []];
+  };
+  let [i, j] = [0, 0];
+  while (i < first.length && j < second.length) {
+    if (first[i] === second[j]) {
+      flush();
+      pairs.push([i, j]);
+      i += 1;
+      j += 1;
+    } else if (longest[i + 1][j] >= longest[i][j + 1]) {
+      left.push(i);
+      i += 1;
+    } else {
+      right.push(j);
+      j += 1;
+    }
+  }
+  for (; i < first.length; i += 1) left.push(i);
+  for (; j < second.length; j += 1) right.push(j);
+  flush();
+  return pairs;
+}
+
+class Served {
+  constructor(main) {
+    this.main = main;
+    this.ask = main.querySelector(".ask");
+    // Names this page among the clients that take turns. It says nothing about who reads it.
+    this.client = Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) =>
+      byte.toString(16).padStart(2, "0"),
+    ).join("");
+    this.shown = [];
+    this.asked = null;
+    // A token stays in memory: not in the address, where others may see it, nor in a cookie.
+    this.token = new URLSearchParams(location.hash.slice(1)).get("token") ?? "";
+    if (this.token) history.replaceState(null, "", location.pathname);
+  }
+
+  make(name, attributes = {}, ...children) {
+    const element = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (value === undefined || value === null || value === false) continue;
+      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+      else element.setAttribute(key, value === true ? "" : String(value));
+    }
+    element.append(...children);
+    return element;
+  }
+
+  headers(more = {}) {
+    return {
+      "Attnflow-Client": this.client,
+      ...(this.token ? { Authorization: `Bearer ${this.token}` } : {}),
+      ...more,
+    };
+  }
+
+  async start() {
+    const response = await fetch("/api/model", { headers: this.headers() });
+    if (response.status === 401) {
+      this.askForToken(this.token ? "This is not the token of the server." : "");
+      return;
+    }
+    if (!response.ok) throw new Error(await reason(response));
+    this.model = await response.json();
+    document.title = `attnflow: ${this.model.model}`;
+    this.build();
+    await this.explain();
+  }
+
+  askForToken(complaint) {
+    const make = this.make.bind(this);
+    const field = make("input", {
+      id: "token",
+      type: "password",
+      autocomplete: "off",
+      required: true,
+      "aria-describedby": "token-about",
+    });
+    const form = make(
+      "form",
+      {
+        class: "token-form",
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.token = field.value.trim();
+          this.start().catch((error) => this.complain(error.message));
+        },
+      },
+      make("label", { for: "token" }, "Token"),
+      field,
+      make("button", { type: "submit", class: "primary" }, "Go on"),
+      make("p", { id: "token-about", class: "caption" }, "The server was started with a token. This page keeps it until it is closed."),
+    );
+    this.problem = make("p", { class: "problem", role: "alert" });
+    this.fill(form, this.problem);
+    this.problem.textContent = complaint;
+    field.focus();
+  }
+
+  fill(...children) {
+    this.ask.replaceChildren(this.ask.querySelector("h1"), ...children);
+  }
+
+  select(id, label, choices, chosen) {
+    const make = this.make.bind(this);
+    const select = make(
+      "select",
+      { id, onchange: () => this.changed(id) },
+      ...choices.map(([value, words]) => make("option", { value, selected: value === chosen }, words)),
+    );
+    return [make("div", { class: "choice" }, make("label", { for: id }, label), select), select];
+  }
+
+  build() {
+    const make = this.make.bind(this);
+    const { model } = this;
+    const area = (id, value) =>
+      make("textarea", {
+        id,
+        rows: 2,
+        dir: "auto",
+        spellcheck: "false",
+        maxlength: model.characters,
+        onkeydown: (event) => {
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+            event.preventDefault();
+            this.explain();
+          }
+        },
+      }, value);
+    this.first = area("text", model.example);
+    this.second = area("compare", "");
+    this.secondBox = make(
+      "div",
+      { class: "text-field", hidden: true },
+      make("label", { for: "compare" }, "Compared with"),
+      this.second,
+    );
+    this.compareBox = make("input", {
+      type: "checkbox",
+      id: "comparing",
+      onchange: () => this.compare(),
+    });
+    const layers = Array.from({ length: model.layers }, (_, i) => [String(i + 1), String(i + 1)]);
+    const heads = [
+      ["mean", "mean of all"],
+      ["max", "maximum of all"],
+      ["min", "minimum of all"],
+      ["sum", "sum of all"],
+      ...Array.from({ length: model.heads ?? 0 }, (_, i) => [String(i), `head ${i} alone`]),
+    ];
+    let methods, edges, layer, fused;
+    [methods, this.methodChoice] = this.select(
+      "method",
+      "Method",
+      Object.entries(METHODS).map(([name, { short }]) => [name, short]),
+      "rollout",
+    );
+    [layer, this.layerChoice] = this.select("layer", "Layer", layers, String(model.layers));
+    [edges, this.edgeChoice] = this.select(
+      "edges",
+      "Edges",
+      model.edges.map((name) => [name, EDGE_NAMES[name] ?? name]),
+      "attention",
+    );
+    [fused, this.headChoice] = this.select("heads", "Heads", heads, "mean");
+    this.button = make("button", { type: "submit", class: "primary" }, "Explain");
+    this.stopButton = make(
+      "button",
+      { type: "button", class: "plain", hidden: true, onclick: () => this.asked?.abort() },
+      "Stop",
+    );
+    this.progress = make("p", { class: "progress", role: "status" });
+    this.problem = make("p", { class: "problem", role: "alert" });
+    const hint = model.mask ? `Write ${model.mask} where a token is to be predicted. ` : "";
+    const form = make(
+      "form",
+      {
+        "aria-label": "What to explain",
+        onsubmit: (event) => {
+          event.preventDefault();
+          this.explain();
+        },
+      },
+      make(
+        "div",
+        { class: "texts" },
+        make("div", { class: "text-field" }, make("label", { for: "text" }, "Text"), this.first),
+        this.secondBox,
+      ),
+      make("p", { class: "caption" }, `${hint}Enter explains it, Shift and Enter begin a new line.`),
+      make(
+        "div",
+        { class: "row" },
+        methods,
+        layer,
+        edges,
+        fused,
+        make(
+          "div",
+          { class: "check" },
+          this.compareBox,
+          make("label", { for: "comparing" }, "Compare with another text"),
+        ),
+        make("div", { class: "send" }, this.button, this.stopButton),
+      ),
+      this.progress,
+      this.problem,
+    );
+    const about = make(
+      "p",
+      { class: "caption about-server" },
+      `Model: ${model.model} (${model.task}, ${model.layers} layers). Nothing leaves the server that this page came from. `,
+      make("a", { href: "/docs" }, "The interface for programs"),
+    );
+    this.comparison = make("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
+    this.results = this.make("div", { class: "results" });
+    this.main.querySelector(".results")?.remove();
+    const brand = make(
+      "p",
+      { class: "brand" },
+      make("span", { class: "mark", "aria-hidden": "true" }),
+      "attnflow",
+    );
+    this.fill(brand, form, about, this.comparison);
+    this.main.append(this.results);
+    this.allow();
+  }
+
+  // Choices that other choices leave open.
+  allow() {
+    const edges = this.edgeChoice.value;
+    for (const option of this.headChoice.options) {
+      const one = /^\d+$/.test(option.value);
+      const possible = edges === "value_norm" ? one || option.value === "mean" : edges !== "gradient" || option.value === "mean";
+      option.disabled = !possible;
+      if (!possible && option.selected) this.headChoice.value = "mean";
+    }
+  }
+
+  compare() {
+    const on = this.compareBox.checked;
+    this.secondBox.hidden = !on;
+    if (on && !this.second.value) this.second.value = this.first.value;
+    if (on) {
+      this.second.focus();
+      this.second.select();
+    } else if (this.shown.length > 1) this.explain();
+  }
+
+  changed(name) {
+    this.allow();
+    const live = this.shown.length > 0 && this.pages.every((page) => page.trace);
+    if (name === "layer" && this.shown.length > 0) {
+      for (const { view } of this.shown) view.set({ layer: Number(this.layerChoice.value) });
+    } else if (name === "method" && live) {
+      for (const { view } of this.shown) view.set({ method: this.methodChoice.value });
+    } else this.explain();
+  }
+
+  complain(message) {
+    this.progress && (this.progress.textContent = "");
+    if (!this.problem) this.fill((this.problem = this.make("p", { class: "problem", role: "alert" })));
+    this.problem.textContent = message;
+  }
+
+  /** Ask the server, and show what it answers. */
+  async explain() {
+    this.asked?.abort();
+    const asked = new AbortController();
+    this.asked = asked;
+    const comparing = this.compareBox.checked && this.second.value.trim() !== "";
+    const heads = this.headChoice.value;
+    const edges = this.edgeChoice.value;
+    const question = {
+      text: this.first.value,
+      ...(comparing ? { compare: this.second.value } : {}),
+      method: this.methodChoice.value,
+      layer: Number(this.layerChoice.value),
+      edges,
+      heads: /^\d+$/.test(heads) ? Number(heads) : heads,
+      keep_heads: edges === "attention" && this.model.heads !== null,
+      page: true,
+    };
+    this.problem.textContent = "";
+    this.progress.textContent = "Asking …";
+    this.ask.setAttribute("aria-busy", "true");
+    this.stopButton.hidden = false;
+    try {
+      const answer = await this.send(question, asked.signal);
+      if (this.asked !== asked) return;
+      await this.show(answer);
+      this.progress.textContent = `Explained in ${answer.seconds.toFixed(2)} seconds.`;
+    } catch (error) {
+      if (this.asked !== asked) return;
+      if (error.name === "AbortError") this.progress.textContent = "Stopped.";
+      else this.complain(error.message);
+    } finally {
+      if (this.asked === asked) {
+        this.asked = null;
+        this.ask.removeAttribute("aria-busy");
+        this.stopButton.hidden = true;
+      }
+    }
+  }
+
+  async send(question, signal) {
+    let response;
+    try {
+      response = await fetch("/api/explain", {
+        method: "POST",
+        headers: this.headers({ "Content-Type": "application/json", Accept: "application/x-ndjson" }),
+        body: JSON.stringify(question),
+        signal,
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("The server does not answer. Is it still running?", { cause: error });
+    }
+    if (!response.ok) throw new Error(await reason(response));
+    let answer = null;
+    for await (const event of lines(response.body)) {
+      if (event.event === "answer") answer = event;
+      else this.progress.textContent = inWords(event);
+    }
+    if (answer === null) throw new Error("The server ended before it had answered.");
+    if (answer.status !== 200) throw new Error(sentence(answer.body.error.message));
+    return answer.body;
+  }
+
+  async show({ pages }) {
+    const old = this.shown.splice(0);
+    const state = old[0]?.view.state;
+    for (const { view, watch } of old) {
+      watch.disconnect();
+      view.destroy();
+    }
+    this.results.replaceChildren(
+      ...RESULT_NAMES.map((name, index) => this.make("span", { id: `result-${index}`, hidden: true }, name)),
+    );
+    this.results.classList.toggle("two", pages.length > 1);
+    this.pages = pages;
+    for (const [index, page] of pages.entries()) {
+      const element = this.make("div", { "data-result": index });
+      this.results.append(element);
+      const view = await mount(element, page, {
+        theme: this.ask.dataset.theme,
+        state: { method: this.methodChoice.value, layer: Number(this.layerChoice.value), special: state?.special },
+        onChange: (changed) => this.follow(index, changed),
+      });
+      if (pages.length > 1) nameParts(element, `result-${index}`);
+      const watch = new MutationObserver(() => this.observed(element));
+      watch.observe(element, { attributes: true, attributeFilter: ["data-theme", "data-flow"] });
+      this.shown.push({ view, watch, element });
+    }
+    this.drawComparison();
+  }
+
+  // What is chosen in one page is chosen in the form, and in the other page.
+  follow(index, state) {
+    if (this.following || index >= this.shown.length) return;
+    this.following = true;
+    this.methodChoice.value = state.method;
+    this.layerChoice.value = String(state.layer);
+    const { method, layer, head, special } = state;
+    const changes = { method, layer, head, special };
+    const counts = this.pages.map((page) => page.labels.length);
+    if (counts.every((count) => count === counts[0])) {
+      Object.assign(changes, { position: state.position, token: state.token });
+    }
+    this.shown.forEach(({ view }, other) => {
+      if (other !== index) view.set(changes);
+    });
+    this.following = false;
+    this.drawComparison();
+  }
+
+  observed(element) {
+    const { theme } = element.dataset;
+    if (theme !== this.ask.dataset.theme) {
+      this.ask.dataset.theme = theme;
+      for (const { element: other } of this.shown) {
+        if (other !== element) other.querySelector(`[data-theme-choice="${theme}"]`)?.click();
+      }
+    }
+    this.drawComparison();
+  }
+
+  drawComparison() {
+    this.comparison.hidden = this.shown.length < 2;
+    if (this.shown.length < 2) return;
+    const make = this.make.bind(this);
+    const [one, two] = this.shown.map(({ view }) => view);
+    const scores = [one, two].map((view) => view.scores());
+    if (scores.some((row) => row === null)) return;
+    const { method, layer } = one.state;
+    const [left, right] = this.pages.map((page) => page.labels);
+    const rows = align(left, right).map(([i, j]) => {
+      const a = i === null ? null : scores[0][i];
+      const b = j === null ? null : scores[1][j];
+      return { i, j, a, b, change: a === null || b === null ? null : b - a };
+    });
+    const most = Math.max(...rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]), 1e-12);
+    const bar = (value, side) => {
+      const box = make("div", { class: `bar ${side}` });
+      if (value === null) return box;
+      const fill = make("span", { class: "fill", "aria-hidden": "true" });
+      fill.style.width = `${(100 * value) / most}%`;
+      box.append(fill, make("span", { class: "value" }, value.toFixed(3)));
+      return box;
+    };
+    const body = make("tbody");
+    for (const { i, j, a, b, change } of rows) {
+      const differs = i === null || j === null || left[i] !== right[j];
+      body.append(
+        make(
+          "tr",
+          differs ? { class: "differs" } : {},
+          make("th", { scope: "row", dir: "auto" }, i === null ? "–" : left[i]),
+          make("td", {}, bar(a, "one")),
+          make("td", {}, bar(b, "two")),
+          make("td", { class: "name", dir: "auto" }, j === null ? "–" : right[j]),
+          make("td", { class: "change" }, change === null ? "–" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)}`),
+        ),
+      );
+    }
+    const said = this.pages.map(({ explanation }) => describePrediction(explanation));
+    const { special } = this.pages[0];
+    const changed = rows.filter(({ change }) => change !== null);
+    const ordinary = changed.filter(({ i }) => !special[i]);
+    const largest = (ordinary.length > 0 ? ordinary : changed)
+      .sort((x, y) => Math.abs(y.change) - Math.abs(x.change))[0];
+    const words = [];
+    if (said.every(Boolean)) {
+      words.push(said[0] === said[1] ? `Both are answered with ${said[0]}.` : `The answer goes from ${said[0]} to ${said[1]}.`);
+    }
+    if (largest) {
+      const name = left[largest.i] === right[largest.j] ? quote(left[largest.i]) : `${quote(left[largest.i])} / ${quote(right[largest.j])}`;
+      words.push(`The score that changes most is that of ${name}: ${largest.a.toFixed(3)} and ${largest.b.toFixed(3)}.`);
+    }
+    const header = (text) => make("th", { scope: "col" }, text);
+    this.comparison.replaceChildren(
+      make("h2", {}, "What the difference makes"),
+      make("p", { class: "finding" }, words.join(" ")),
+      make(
+        "div",
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scores of both texts" },
+        make(
+          "table",
+          { class: "pairs" },
+          make("caption", {}, `${METHODS[method].name}, layer ${layer}`),
+          make("thead", {}, make("tr", {}, ...["Text", "Its scores", "Scores of the other", "Compared with", "Change"].map(header))),
+          body,
+        ),
+      ),
+    );
+  }
+}
+
+/** Say to which of two pages each part belongs, so that a list of the parts tells them apart. */
+function nameParts(element, name) {
+  element.querySelectorAll("section").forEach((part, index) => {
+    part.id ||= `${name}-part-${index}`;
+    part.setAttribute("aria-labelledby", `${part.getAttribute("aria-labelledby") ?? part.id} ${name}`);
+  });
+}
+
+/** Yield what a stream holds, a line of JSON each. */
+async function* lines(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const whole = text.split("\n");
+    text = whole.pop();
+    for (const line of whole) if (line) yield JSON.parse(line);
+  }
+}
+
+async function reason(response) {
+  try {
+    return sentence((await response.json()).error.message);
+  } catch {
+    return `The server answered with status ${response.status}.`;
+  }
+}
+
+function sentence(text) {
+  const ended = /[.!?]$/.test(text) ? text : `${text}.`;
+  return ended[0].toUpperCase() + ended.slice(1);
+}
+
+function inWords({ event, ahead, stage, text, texts, seconds }) {
+  const time = seconds >= 1 ? ` (${Math.round(seconds)} s)` : "";
+  if (event === "waiting") {
+    return `${ahead ? `Waiting; ${ahead} ${ahead === 1 ? "request comes" : "requests come"} first` : "Waiting for the model"}${time} …`;
+  }
+  const which = texts > 1 ? ` text ${text} of ${texts}` : " the text";
+  return `${{ model: `The model reads${which}`, scores: `Scoring the tokens of${which}`, answer: "Writing the answer" }[stage]}${time} …`;
+}
+
+const served = new Served(document.querySelector("main.served"));
+served.start().catch((error) => served.complain(error.message));

@@ -1,0 +1,291 @@
+"""The one that asks the model: it answers questions, one after the other, in the main thread.
+
+A question whose time is up is stopped. Python tells only the main thread of signals, so that is
+where the model runs, and a timer's signal asks now and then whether to go on. It stops nothing but
+the solver of attention flow, which can take long and holds nothing that would have to be put back:
+a forward pass, whose hooks must come off the model again, always ends by itself.
+"""
+
+import json
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from attnflow import flow
+from attnflow.errors import AttnflowError, GraphSizeError, ModelError
+from attnflow.scoring import EDGES
+from attnflow.serve.limits import Limits
+from attnflow.serve.metrics import Metrics
+from attnflow.serve.question import Refused
+from attnflow.serve.queue import FairQueue, Job
+from attnflow.view.page import data
+
+if TYPE_CHECKING:
+    from attnflow.explain import Explainer
+
+__all__ = ["Answer", "Model", "Stage", "Worker", "read_model", "too_late"]
+
+# How often to ask whether a question is still worth answering, in seconds.
+TICK: Final = 0.05
+
+# What is explained before anything is served.
+SENTENCE: Final = "The keys to the cabinet"
+
+
+class Stage(NamedTuple):
+    """How far the answer to a question is.
+
+    Attributes:
+        stage: "model" while the model reads a text, "scores" while its tokens are scored, and
+            "answer" while the answer is written.
+        text: Which text, from 1.
+        texts: Of how many.
+    """
+
+    stage: str
+    text: int
+    texts: int
+
+
+class Answer(NamedTuple):
+    """The answer to a question.
+
+    Attributes:
+        status: Its status.
+        body: JSON.
+        headers: Headers beyond those that every answer has.
+    """
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, refused: Refused) -> "Answer":
+        """Return the answer to a request that is refused."""
+        return cls(refused.status, json.dumps(refused.to_dict()).encode(), refused.headers)
+
+
+class Model(NamedTuple):
+    """What a client needs to know of the model.
+
+    Attributes:
+        model: Its name.
+        task: What it is for.
+        layers: How many layers it has.
+        heads: How many heads each layer has; None if they cannot be kept apart.
+        tokens: How many tokens a text may have.
+        characters: How many characters a text may have.
+        edges: What an edge may weigh.
+        mask: The token to be predicted, of a masked language model.
+        example: A text to begin with.
+    """
+
+    model: str
+    task: str
+    layers: int
+    heads: int | None
+    tokens: int
+    characters: int
+    edges: tuple[str, ...]
+    mask: str | None
+    example: str
+
+
+def read_model(explainer: "Explainer", limits: Limits) -> Model:
+    """Explain a sentence, and return what the model is like.
+
+    Args:
+        explainer: The explainer.
+        limits: The limits of the server.
+
+    Returns:
+        What a client needs to know.
+
+    Raises:
+        ModelError: If the model does not read texts.
+        AttnflowError: If it cannot be explained.
+    """
+    if explainer.task.startswith("image-") or explainer.task == "speech-to-text":
+        raise ModelError(
+            f"{explainer.name} is for {explainer.task}, and a server explains texts; give a model "
+            "that reads text"
+        )
+    mask = getattr(explainer.tokenizer, "mask_token", None)
+    mask = str(mask) if explainer.task == "masked-lm" and mask else None
+    example = f"{SENTENCE} {mask} here." if mask else SENTENCE
+    apart = explainer.task != "seq2seq-lm"
+    explained = explainer.explain(example, method="raw", position=0, keep_heads=apart)
+    kept = None if explained.trace is None else explained.trace.heads
+    most = [limits.tokens]
+    if apart and explainer._most_tokens() is not None:
+        most.append(int(explainer._most_tokens() or 0))
+    return Model(
+        model=explainer.name,
+        task=explainer.task,
+        layers=len(explained.layer_scores),
+        heads=None if kept is None else kept.shape[1],
+        tokens=min(most),
+        characters=limits.characters,
+        edges=tuple(name for name in EDGES if explainer.task != "encoder" or name != "gradient"),
+        mask=mask,
+        example=example,
+    )
+
+
+class TimeUp(BaseException):
+    """Raised in the solver when nobody waits for the answer any more."""
+
+
+class Worker:
+    """Answers the questions of a queue with one model.
+
+    Args:
+        explainer: The model.
+        queue: The queue.
+        limits: The limits of the server.
+        metrics: Counts what was done.
+
+    Attributes:
+        running: The job in hand, or None.
+    """
+
+    def __init__(
+        self, explainer: "Explainer", queue: FairQueue, limits: Limits, metrics: Metrics
+    ) -> None:
+        self._explainer = explainer
+        self._queue = queue
+        self._limits = limits
+        self._metrics = metrics
+        self.running: Job | None = None
+
+    def work(self, seconds: float) -> bool:
+        """Answer the next question.
+
+        Args:
+            seconds: How long to wait for one.
+
+        Returns:
+            Whether there was one.
+        """
+        job = self._queue.get(seconds)
+        if job is None:
+            return False
+        if job.over:
+            return True
+        started = time.monotonic()
+        self.running = job
+        outcome = "failed"
+        try:
+            with _ticking(job):
+                answer = self._answer(job)
+            outcome = "done"
+        except TimeUp:
+            outcome = "stopped"
+            answer = too_late(self._limits)
+        except Refused as refused:
+            outcome = "refused"
+            answer = Answer.of(refused)
+        except (GraphSizeError, MemoryError) as error:
+            outcome = "refused"
+            answer = Answer.of(Refused(413, "too_long", f"there is not enough memory: {error}"))
+        except AttnflowError as error:
+            outcome = "refused"
+            answer = Answer.of(Refused(422, "invalid", str(error)))
+        except Exception:
+            # The next question is none the worse for it.
+            traceback.print_exc(file=sys.stderr)
+            answer = Answer.of(
+                Refused(500, "failed", "the server failed; its terminal says how and where")
+            )
+        finally:
+            self.running = None
+            self._metrics.worked(time.monotonic() - started, outcome)
+        job.tell(answer)
+        return True
+
+    def _answer(self, job: Job) -> Answer:
+        started = time.monotonic()
+        question = job.question
+        count = len(question.texts)
+        for text in question.texts:
+            self._check_length(text, question.options["truncate"])
+        explained = []
+        for number, text in enumerate(question.texts, start=1):
+            with _told(self._explainer.model, job, number, count):
+                explained.append(self._explainer.explain(text, **question.options))
+            if job.over:
+                raise TimeUp
+        job.tell(Stage("answer", count, count))
+        answer = {
+            "explanations": [item.to_dict(trace=question.trace) for item in explained],
+            "pages": [data(item) for item in explained] if question.page else None,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        return Answer(200, json.dumps(answer, allow_nan=False, separators=(",", ":")).encode(), {})
+
+    def _check_length(self, text: str, truncate: bool) -> None:
+        """Refuse a text of too many tokens, before it takes memory with their square."""
+        explainer = self._explainer
+        if not text.strip():
+            return  # which the explainer says better
+        count = len(explainer.tokenizer(text, verbose=False)["input_ids"])
+        most = explainer._most_tokens()
+        if truncate and most is not None:
+            count = min(count, most)
+        if count > self._limits.tokens:
+            raise Refused(
+                413,
+                "too_long",
+                f"the text has {count} tokens, and this server takes {self._limits.tokens}",
+            )
+
+
+def too_late(limits: Limits) -> Answer:
+    """Return the answer to a question whose time is up."""
+    return Answer.of(
+        Refused(504, "too_late", f"there was no answer within {limits.seconds:g} seconds")
+    )
+
+
+@contextmanager
+def _told(model: Any, job: Job, number: int, count: int) -> Iterator[None]:
+    """Tell a job when the model begins to read, and when it has read."""
+
+    def begin(*_: Any) -> None:
+        job.tell(Stage("model", number, count))
+
+    def end(*_: Any) -> None:
+        job.tell(Stage("scores", number, count))
+
+    hooks = [
+        model.register_forward_pre_hook(begin, prepend=True),
+        model.register_forward_hook(end),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _ticking(job: Job) -> Iterator[None]:
+    """Stop the solver when a job is over."""
+
+    def tick(number: int, frame: FrameType | None) -> None:
+        if job.over and frame is not None and frame.f_code is flow._solve.__code__:
+            raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

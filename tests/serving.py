@@ -1,0 +1,143 @@
+"""A server in a process of its own, and a client of it.
+
+Run as a program, this is `attnflow serve` with a gate: the model begins to read a text with the
+word "wait" only when the file named first exists.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+WAIT = "wait"
+
+
+@contextmanager
+def serving(*options, gate=None, token=None):
+    """Start a server on a free port, and stop it in the end if it still runs."""
+    program = (
+        [sys.executable, "-m", "attnflow"] if gate is None else [sys.executable, __file__, gate]
+    )
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        **({"ATTNFLOW_TOKEN": token} if token else {}),
+    }
+    command = [*map(str, program), "serve", "--port", "0", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            address = process.stdout.readline().strip()
+            if not address:
+                raise RuntimeError(process.stderr.read())
+            yield Server(process, address, token)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+class Server:
+    def __init__(self, process, address, token):
+        self.process = process
+        self.address = address
+        self.token = token
+        self.host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
+        self.port = int(port)
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+
+    def wait(self):
+        """Wait for the end; return the exit status and what was written to standard error."""
+        _, written = self.process.communicate(timeout=60)
+        return self.process.returncode, written
+
+    @contextmanager
+    def connected(self):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def request(self, method, path, body=None, headers=None, *, token=True):
+        """Return the status, the headers and the body of an answer."""
+        sent = dict(headers or {})
+        if self.token and token:
+            sent.setdefault("Authorization", f"Bearer {self.token}")
+        with self.connected() as connection:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+
+    def get(self, path, **headers):
+        return self.request(
+            "GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+
+    def post(self, question, headers=None, **options):
+        """Ask a question; return the status and the answer."""
+        body = question if isinstance(question, bytes) else json.dumps(question).encode()
+        status, _, answer = self.request(
+            "POST",
+            "/api/explain",
+            body,
+            {"Content-Type": "application/json", **(headers or {})},
+            **options,
+        )
+        return status, json.loads(answer)
+
+    def ask(self, text, client=None, **options):
+        """Ask as a client of some name."""
+        headers = {} if client is None else {"Attnflow-Client": client}
+        return self.post({"text": text, "method": "rollout", **options}, headers)
+
+    def metric(self, name):
+        """Return the value of a metric, by its name and labels."""
+        lines = self.get("/metrics")[2].decode().splitlines()
+        (line,) = [line for line in lines if line.startswith(f"{name} ")]
+        return float(line.rpartition(" ")[2])
+
+    def until(self, name, value):
+        """Wait until a metric has a value."""
+        for _ in range(3000):
+            found = self.metric(name)
+            if found == value:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"{name} is {found} and does not become {value}")
+
+
+def main():
+    """Serve with a gate."""
+    from attnflow.cli import main as command
+    from attnflow.explain import Explainer
+    from attnflow.paper import checkpoint
+
+    gate, *arguments = sys.argv[1:]
+    explainer = Explainer.from_pretrained(checkpoint())
+    explain = explainer.explain
+    texts = []
+
+    def explain_noted(text, **options):
+        texts.append(text)
+        return explain(text, **options)
+
+    def hold(*_):
+        while WAIT in texts[-1].split() and not Path(gate).exists():
+            time.sleep(0.01)
+
+    explainer.explain = explain_noted
+    explainer.model.register_forward_pre_hook(hold)
+    Explainer.from_pretrained = lambda *_, **__: explainer
+    return command(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
