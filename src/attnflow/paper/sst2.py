@@ -47,11 +47,11 @@ class FineTuning:
         seed: Of the classifier's weights, the order and the dropping.
     """
 
-    epochs: int = 2
-    learning_rate: float = 1.5e-4
+    epochs: int = 1
+    learning_rate: float = 6e-5
     batch_tokens: int = 768
     weight_decay: float = 0.01
-    average: float = 0.998
+    average: float = 0.99
     longest: int = 96
     patience: int = 2
     seed: int = 0
