@@ -30,11 +30,16 @@ def test_a_link_stays_a_link(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "x.json") as name:
+def interrupted(path):
+    with replacing(path) as name:
         with open(name, "w") as file:
             file.write("half")
         raise KeyboardInterrupt
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path / "x.json")
     assert list(tmp_path.iterdir()) == []
 
 
