@@ -22,6 +22,7 @@ def test_importing_attnflow_imports_numpy_and_no_extra():
         "maxflow",
         "networkx",
         "ortools",
+        "pyarrow",
         "ray",
         "rich",
         "scipy",

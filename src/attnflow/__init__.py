@@ -13,6 +13,7 @@ Example:
 """
 
 from attnflow.cut import Cut, min_cut
+from attnflow.dataset import run
 from attnflow.errors import (
     AttentionError,
     AttnflowError,
@@ -51,5 +52,6 @@ __all__ = [
     "head_rollout",
     "min_cut",
     "raw_attention",
+    "run",
     "saturation",
 ]

@@ -912,6 +912,9 @@ class Explainer:
         text: _Encoded,
         positions: list[int] | None,
         options: _Options,
+        *,
+        keep_trace: bool = True,
+        num_threads: int | None = None,
     ) -> _Measured:
         """Score one text of a batch. The graph, which is large, is gone afterwards."""
         graph = _graph(captured, row, len(text.ids), options)
@@ -919,7 +922,7 @@ class Explainer:
             place = self._position(text, options.position, graph.causal)
             positions = [0 if place is None else place]
         layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
-        scores = scores_of(graph, options.method, positions)
+        scores = scores_of(graph, options.method, positions, num_threads)
         saturation: list[float | None] = [None] * len(positions)
         if options.method == "flow":
             saturation = [*saturation_of(graph, scores, layer, positions)]
@@ -929,16 +932,18 @@ class Explainer:
         )
         mask = _mask(graph) if relative else None
         count = graph.tokens
-        trace = Trace.of(
-            graph,
-            tokens=text.tokens,
-            spans=text.spans,
-            special=text.special,
-            mask=mask,
-            heads=[layer[row, :, :count, :count].numpy() for layer in captured.layers]
-            if options.keep_heads
-            else None,
-        )
+        trace = None
+        if keep_trace:
+            trace = Trace.of(
+                graph,
+                tokens=text.tokens,
+                spans=text.spans,
+                special=text.special,
+                mask=mask,
+                heads=[layer[row, :, :count, :count].numpy() for layer in captured.layers]
+                if options.keep_heads
+                else None,
+            )
         return _Measured(
             layer,
             positions,
@@ -998,7 +1003,9 @@ class Explainer:
             tuple(measured.positions),
             np.packbits(masks).tobytes(),
         )
-        if key not in self._uniform:
+        # Read once, and not read back: another thread may empty the table in between.
+        found = self._uniform.get(key)
+        if found is None:
             place = np.arange(count)
             apart = place - place[:, None] + count - 1
             rows: dict[bytes, NDArray[np.float64]] = {}
@@ -1009,8 +1016,9 @@ class Explainer:
             graph = AttentionGraph([rows[mask.tobytes()] for mask in masks], residual=residual)
             if len(self._uniform) >= 64:
                 self._uniform.clear()
-            self._uniform[key] = scores_of(graph, options.method, measured.positions)
-        return self._uniform[key]
+            found = scores_of(graph, options.method, measured.positions)
+            self._uniform[key] = found
+        return found
 
     def _explanation(
         self,

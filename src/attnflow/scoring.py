@@ -95,8 +95,12 @@ def check_edges(edges: str, heads: Any, residual: Any) -> None:
         )
 
 
-def scores_of(graph: AttentionGraph, method: str, positions: Sequence[int]) -> NDArray[np.float64]:
+def scores_of(
+    graph: AttentionGraph, method: str, positions: Sequence[int], num_threads: int | None = None
+) -> NDArray[np.float64]:
     """Return the scores of every layer, of shape (L, P, n).
+
+    Flow uses as many threads as it is told, by default all CPUs.
 
     Example:
         >>> graph = AttentionGraph([[[0.5, 0.5], [0.0, 1.0]]])
@@ -107,7 +111,7 @@ def scores_of(graph: AttentionGraph, method: str, positions: Sequence[int]) -> N
         return graph.attention[:, list(positions)].copy()
     if method == "rollout":
         return attention_rollout(graph, positions=positions)
-    return attention_flow(graph, positions=positions)
+    return attention_flow(graph, positions=positions, num_threads=num_threads)
 
 
 def saturation_of(

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Sequence
 
 from attnflow import __version__
-from attnflow.cli import bench, evaluate, explain, paper, serve, view
+from attnflow.cli import bench, evaluate, explain, paper, run, serve, view
 from attnflow.errors import AttnflowError
 
 __all__ = ["main"]
 
 COMMANDS = {
     "explain": explain,
+    "run": run,
     "view": view,
     "serve": serve,
     "evaluate": evaluate,

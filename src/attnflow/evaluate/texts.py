@@ -4,17 +4,14 @@ All of them stream. A line that cannot be read is reported with its number and s
 """
 
 import csv
-import gzip
 import json
 import os
-import sys
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from attnflow.errors import DataError, OptionError
+from attnflow.lines import Lines, is_half, opened
 
 __all__ = ["FORMATS", "Text", "read_texts"]
 
@@ -109,8 +106,8 @@ def read_texts(
 def _read(
     name: str, format: str, text_column: str | None, label_column: str | None, fault: _Fault
 ) -> Iterator[Text]:
-    with _opened(name) as file:
-        lines = _Lines(name, file)
+    with opened(name) as file:
+        lines = Lines(name, file)
         first = lines.peek()
         if first is None:
             raise DataError(f"{name} is empty; expected texts")
@@ -125,7 +122,7 @@ def _read(
             for text in rows(lines, columns, fault):
                 if not text.text.strip():
                     fault(text.number, "the text is empty")
-                elif any(map(_is_half, (text.text, text.label or ""))):
+                elif any(map(is_half, (text.text, text.label or ""))):
                     fault(text.number, "the line is not UTF-8 text")
                 elif "\0" in text.text:
                     fault(text.number, "the line has a NUL byte, and is no text")
@@ -144,59 +141,6 @@ class _Columns(NamedTuple):
     label: str | None
 
 
-class _Lines:
-    """The lines of a file, with bytes that are not UTF-8 kept as half characters."""
-
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self._name = name
-        self._file = iter(file)
-        self._ahead: list[str] = []
-        self.number = 0
-        """How many lines have been read."""
-
-    def peek(self) -> str | None:
-        line = next(self, None)
-        if line is not None:
-            self._ahead.append(line)
-            self.number -= 1
-        return line
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        self.number += 1
-        if self._ahead:
-            return self._ahead.pop()
-        try:
-            line = next(self._file)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(
-                f"{self._name}, line {self.number}: the compressed data is cut off or damaged here"
-            ) from error
-        except StopIteration:
-            self.number -= 1
-            raise
-        return line.decode("utf-8-sig" if self.number == 1 else "utf-8", "surrogateescape")
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(name, "rb")  # noqa: SIM115 # closed below
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from error
-    with file:
-        if file.peek(2)[:2] == b"\x1f\x8b":
-            with gzip.open(file, "rb") as unpacked:
-                yield cast(IO[bytes], unpacked)
-        else:
-            yield file
-
-
 def _format_of(name: str, first: str) -> str:
     fields = first.rstrip("\r\n").split("\t")
     if fields[0] in ("VBZ", "VBP") and len(fields) == 2:
@@ -213,11 +157,7 @@ def _format_of(name: str, first: str) -> str:
     return "text"
 
 
-def _is_half(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _plain(lines: _Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
+def _plain(lines: Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
     for option, column in (("text_column", columns.text), ("label_column", columns.label)):
         if column is not None:
             raise OptionError(
@@ -228,7 +168,7 @@ def _plain(lines: _Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
         yield Text(lines.number, line.rstrip("\r\n"), None)
 
 
-def _table(lines: _Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
+def _table(lines: Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
     tabs = columns.format == "tsv"
     rows = csv.reader(
         lines,
@@ -282,7 +222,7 @@ def _named(name: str, header: list[str], column: str, option: str) -> int:
     return header.index(column)
 
 
-def _json_lines(lines: _Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
+def _json_lines(lines: Lines, columns: _Columns, fault: _Fault) -> Iterator[Text]:
     names = _USUAL if columns.text is None else (columns.text,)
     for line in lines:
         try:

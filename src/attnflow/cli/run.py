@@ -1,0 +1,294 @@
+"""``attnflow run``: explain all texts of a file, and store what was found."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnflow.errors import OptionError
+
+if TYPE_CHECKING:
+    from attnflow.dataset import Progress
+
+__all__ = ["add_parser", "run"]
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+EPILOG = """\
+examples:
+  attnflow run reviews.parquet --text-column review --model ./my-model --words --output out/
+  attnflow run texts.txt --model ./my-model --method rollout --output out/
+  zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
+
+The same command again goes on where it was stopped. What comes out is a Parquet data set:
+  python -c 'import pandas; print(pandas.read_parquet("out/data"))'
+"""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its options.
+
+    Args:
+        subparsers: What ``ArgumentParser.add_subparsers`` returned.
+    """
+    from attnflow.dataset.runner import ENGINES, MEMORY, SHARD_ROWS
+
+    parser = subparsers.add_parser(
+        "run",
+        help="explain all texts of a file, and store what was found",
+        description=(
+            "Explain all texts of a file, of a folder of files or of standard input, and store "
+            "the explanations as a Parquet data set. A run that was stopped goes on where it was."
+        ),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source",
+        help="a file (.txt, .csv, .tsv, .jsonl, each also .gz, or .parquet), a folder of them, or "
+        "- for standard input",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="the folder to write to")
+    parser.add_argument(
+        "--model",
+        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
+        "attnflow)",
+    )
+    parser.add_argument("--format", default="auto", help="text, csv, tsv, jsonl, parquet or auto")
+    parser.add_argument(
+        "--text-column", metavar="NAME", help="the column of texts (default: text or sentence)"
+    )
+    parser.add_argument(
+        "--id-column", metavar="NAME", help="the column that names a row (default: its number)"
+    )
+    parser.add_argument(
+        "--columns", metavar="NAMES", help="other columns to carry through, by comma (default: all)"
+    )
+    parser.add_argument("--limit", type=int, help="how many rows to do at most")
+    parser.add_argument(
+        "--shuffle", type=int, metavar="SEED", help="do the rows in random order, from this seed"
+    )
+    parser.add_argument("--strict", action="store_true", help="stop at the first row that fails")
+    parser.add_argument("--engine", default="local", help=f"{', '.join(ENGINES)} (default: local)")
+    parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
+    parser.add_argument(
+        "--memory",
+        type=int,
+        default=MEMORY,
+        metavar="MIB",
+        help=f"memory for the batches of one worker (default: {MEMORY})",
+    )
+    parser.add_argument(
+        "--shard-rows", type=int, default=SHARD_ROWS, help=f"rows a shard (default: {SHARD_ROWS})"
+    )
+    parser.add_argument("--task", default="auto", help="as for attnflow explain (default: auto)")
+    parser.add_argument("--method", default="flow", help="raw, rollout or flow (default: flow)")
+    parser.add_argument("--layer", type=int, default=-1, help="from 1; -1 is the last (default)")
+    parser.add_argument(
+        "--position",
+        type=_index_or_name,
+        default="auto",
+        help="an index, cls, mask, last or auto (default: auto)",
+    )
+    parser.add_argument(
+        "--edges",
+        default="attention",
+        help="attention, gradient, effective or value_norm (default: attention)",
+    )
+    parser.add_argument("--target", type=_index_or_name, help="the class or token to explain")
+    parser.add_argument(
+        "--heads",
+        type=_index_or_name,
+        default="mean",
+        help="mean, max, min, sum or the index of a head (default: mean)",
+    )
+    parser.add_argument(
+        "--residual", type=float, default=0.5, help="share of the residual, 0 to 1 (default: 0.5)"
+    )
+    parser.add_argument(
+        "--receptive-field",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="relate scores to uniform attention over the same mask (auto: for causal models)",
+    )
+    parser.add_argument("--words", action="store_true", help="sum sub-word tokens to words")
+    parser.add_argument("--no-special-tokens", action="store_true", help="leave special tokens out")
+    parser.add_argument("--drop-sink", action="store_true", help="leave the attention sink out")
+    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
+    parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        args: The parsed options.
+
+    Returns:
+        The exit status: 0, 1 if no row could be explained, or 130 after Ctrl-C.
+
+    Raises:
+        AttnflowError: If the model, the source, the output or an option is not valid.
+    """
+    # What can be told without the model is told before it is loaded, which takes seconds.
+    if args.source == "-" and sys.stdin.isatty():
+        raise OptionError("the source is standard input, which is a terminal; pipe some texts in")
+    if args.source != "-" and not os.path.exists(args.source):
+        raise OptionError(f"{args.source} does not exist; expected a file, a folder or -")
+    columns = None
+    if args.columns is not None:
+        columns = [name for name in args.columns.split(",") if name]
+    model = args.model
+    if model is None:
+        from attnflow.paper import checkpoint
+
+        model = checkpoint()
+
+    from attnflow.dataset import run as run_dataset
+    from attnflow.dataset.source import require_pyarrow
+    from attnflow.explain import Explainer
+
+    require_pyarrow()
+    explainer = Explainer.from_pretrained(
+        model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
+    )
+    latest: list[Progress] = []
+    try:
+        with _progress(latest) as tell:
+            result = run_dataset(
+                args.source,
+                explainer,
+                output=args.output,
+                engine=args.engine,
+                format=args.format,
+                text_column=args.text_column,
+                id_column=args.id_column,
+                columns=columns,
+                limit=args.limit,
+                shuffle=args.shuffle,
+                strict=args.strict,
+                shard_rows=args.shard_rows,
+                workers=args.workers,
+                memory=args.memory,
+                progress=tell,
+                on_interrupt=_say_interrupted,
+                method=args.method,
+                layer=args.layer,
+                position=args.position,
+                edges=args.edges,
+                target=args.target,
+                heads=args.heads,
+                residual=args.residual,
+                receptive_field={"auto": "auto", "on": True, "off": False}[args.receptive_field],
+                words=args.words,
+                special_tokens=not args.no_special_tokens,
+                drop_sink=args.drop_sink,
+                truncate=args.truncate,
+            )
+    except KeyboardInterrupt:
+        done = f" after {_rows(latest[-1].done)}" if latest else ""
+        print(f"attnflow: interrupted{done}; the same command goes on from there", file=sys.stderr)
+        return 130
+    if result.remade:
+        print(
+            f"attnflow: {len(result.remade)} shards of {args.output} were missing or had changed, "
+            "and were made again",
+            file=sys.stderr,
+        )
+    print(f"{_rows(result.rows)} explained: {result.output / 'data'}")
+    if result.failed:
+        print(f"{_rows(result.failed)} failed, with reasons: {result.output / 'errors'}")
+    return 0 if result.rows else 1
+
+
+def _index_or_name(value: str) -> int | str:
+    try:
+        return int(value)
+    except ValueError:
+        return value
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' * (count != 1)}"
+
+
+def _say_interrupted() -> None:
+    # Not print: Ctrl-C may have come in the middle of another one.
+    message = b"\nattnflow: finishing the shards in hand; Ctrl-C again stops at once\n"
+    os.write(2, message)
+
+
+@contextmanager
+def _progress(latest: "list[Progress]") -> "Iterator[Callable[[Progress], None]]":
+    """Show how far it is, how fast and for how long: a bar in a terminal, some lines elsewhere."""
+    if sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+            from rich.progress import Progress as Bar
+        except ImportError:
+            pass
+        else:
+            columns = (
+                TextColumn("explaining"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeElapsedColumn(),
+                TextColumn("left:"),
+                TimeRemainingColumn(speed_estimate_period=600),
+            )
+            with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+                yield _bar(bar, latest)
+            return
+    yield _lines(latest)
+
+
+def _bar(bar: Any, latest: "list[Progress]") -> "Callable[[Progress], None]":
+    begun = time.monotonic()
+    task: Any = None
+
+    def tell(now: "Progress") -> None:
+        nonlocal task
+        latest[:] = [now]
+        if task is None:
+            task = bar.add_task("", total=now.expected, completed=now.done, rate="")
+        bar.update(task, completed=now.done, rate=_rate(now, begun))
+
+    return tell
+
+
+def _lines(latest: "list[Progress]") -> "Callable[[Progress], None]":
+    begun = said = time.monotonic()
+
+    def tell(now: "Progress") -> None:
+        nonlocal said
+        latest[:] = [now]
+        seconds = time.monotonic()
+        if not now.new or seconds - said < _SECONDS_BETWEEN_LINES:
+            return
+        said = seconds
+        left = ""
+        if now.expected is not None:
+            rest = max(0, now.expected - now.done)
+            left = f", about {(seconds - begun) / now.new * rest / 60:.0f} minutes left"
+        of = "" if now.expected is None else f" of {now.expected:,}"
+        print(f"{now.done:,}{of} rows, {_rate(now, begun)}{left}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _rate(now: "Progress", begun: float) -> str:
+    seconds = time.monotonic() - begun
+    return f"{now.new / seconds:.1f} a second" if now.new and seconds > 0 else ""

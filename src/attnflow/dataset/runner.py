@@ -1,0 +1,360 @@
+"""`run`: explain all texts of a source, and store what was found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from attnflow.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from attnflow.dataset.source import Row, Source
+    from attnflow.dataset.store import Store
+    from attnflow.explain import Explainer
+
+__all__ = ["ENGINES", "Progress", "Result", "run"]
+
+ENGINES: Final = ("local",)
+SHARD_ROWS: Final = 512
+MEMORY: Final = 512
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        done: How many rows are done, those that failed and those of earlier runs included.
+        failed: How many of them failed.
+        new: How many of them this run did.
+        expected: About how many there are; None if nobody knows.
+    """
+
+    done: int
+    failed: int
+    new: int
+    expected: int | None
+
+
+class Result(NamedTuple):
+    """What a run left behind.
+
+    Attributes:
+        output: The folder.
+        rows: How many rows are explained, in the folder "data".
+        failed: How many failed, in the folder "errors".
+        new: How many rows this run did itself.
+        remade: The shards of an earlier run whose files were missing or had changed.
+    """
+
+    output: Path
+    rows: int
+    failed: int
+    new: int
+    remade: tuple[int, ...]
+
+
+def run(
+    source: Any,
+    explainer: Explainer,
+    *,
+    output: str | os.PathLike[str],
+    method: str = "flow",
+    engine: str = "local",
+    format: str = "auto",
+    text_column: str | None = None,
+    id_column: str | None = None,
+    columns: Iterable[str] | None = None,
+    limit: int | None = None,
+    shuffle: int | None = None,
+    strict: bool = False,
+    shard_rows: int = SHARD_ROWS,
+    workers: int | None = None,
+    memory: int = MEMORY,
+    progress: Callable[[Progress], object] | None = None,
+    on_interrupt: Callable[[], object] | None = None,
+    **options: Any,
+) -> Result:
+    r"""Explain every text of a source, and store the explanations as a Parquet data set.
+
+    Called again with the same arguments, it does what is missing, whatever had stopped it, and ends
+    with the same bytes as a run that nothing stops. Ctrl-C ends it once the shards in hand are
+    written.
+
+    Args:
+        source: The path of a file (plain text, CSV, TSV, JSON lines or Parquet; all but the last
+            may be gzipped), of a folder of them, "-" for standard input, or an iterable of strings
+            or of mappings. It is read once, from its beginning to its end.
+        explainer: The model.
+        output: The folder to write to; it is made if there is none.
+        method: "raw", "rollout" or "flow".
+        engine: What runs the model: "local", this machine.
+        format: "text", "csv", "tsv", "jsonl" or "parquet". "auto" goes by the file's ending, or by
+            the first line.
+        text_column: The column that has the text. None looks for "text" and "sentence", or takes
+            the only one there is.
+        id_column: A column that names each row. None takes the row's number.
+        columns: Which other columns to carry through. None carries all.
+        limit: How many rows to do at most.
+        shuffle: A seed: rows are done in random order, so that what is done is a sample of all.
+            The rows are copied to a temporary file in the output.
+        strict: Stop at the first row that fails, instead of listing it among the errors.
+        shard_rows: How many rows make a shard.
+        workers: How many processes run the model, each on one CPU. None is one for each CPU that
+            this process may use; a model that is not on the CPU runs in this process.
+        memory: How much memory, in MiB, the batches of one worker may take. A text that takes more
+            fails.
+        progress: Called after every shard with a `Progress`.
+        on_interrupt: Called when Ctrl-C comes.
+        **options: Options of `Explainer.explain`, such as `layer`, `words` and `truncate`.
+
+    Returns:
+        Where the data set is, and how many rows it has.
+
+    Raises:
+        OptionError: If an option is not valid, or the output is of another run; the message says
+            what differs.
+        DataError: If the source cannot be read or has changed, the output cannot be written, or a
+            row fails and `strict` is True. What is finished stays.
+        MissingExtraError: If pyarrow is not installed.
+        KeyboardInterrupt: After Ctrl-C.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel, BertTokenizerFast
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "keys", "open", "doors"]
+        >>> vocabulary = {word: index for index, word in enumerate(words)}
+        >>> config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> from attnflow import Explainer
+        >>> explainer = Explainer(BertModel(config), BertTokenizerFast(vocab=vocabulary))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run(["keys open doors", "", "open keys"], explainer,
+        ...                  output=f"{folder}/out", workers=1)
+        ...     import pyarrow.parquet
+        ...     table = pyarrow.parquet.read_table(f"{folder}/out/data")
+        ...     errors = pyarrow.parquet.read_table(f"{folder}/out/errors")
+        >>> result.rows, result.failed
+        (2, 1)
+        >>> table["tokens"].to_pylist()[1]
+        ['[CLS]', 'open', 'keys', '[SEP]']
+        >>> errors["reason"].to_pylist()
+        ['the text is empty; there is nothing to explain']
+    """
+    from attnflow import __version__
+    from attnflow.dataset.shard import Plan, check_plan
+    from attnflow.dataset.source import Source, require_pyarrow
+    from attnflow.dataset.store import Store
+
+    require_pyarrow()
+    if engine not in ENGINES:
+        raise OptionError(f"engine is {engine!r}; expected {', '.join(ENGINES)}")
+    _check_count(limit, "limit", 1, none=True)
+    _check_count(shuffle, "shuffle", 0, none=True)
+    _check_count(shard_rows, "shard_rows", 1)
+    _check_count(workers, "workers", 1, none=True)
+    _check_count(memory, "memory", 1)
+    if not isinstance(strict, bool):
+        raise OptionError(f"strict is {strict!r}; expected True or False")
+    if columns is not None and not isinstance(columns, str):
+        columns = list(columns)
+    chosen = check_plan(explainer, {"method": method, **options})
+    rows = Source(
+        source, format=format, text_column=text_column, id_column=id_column, columns=columns
+    )
+    made_of = {
+        "attnflow": __version__,
+        "model": explainer.name,
+        "fingerprint": explainer.fingerprint(),
+        "task": explainer.task,
+    }
+    header = {
+        **made_of,
+        "options": {
+            **chosen,
+            "text_column": rows.text_column,
+            "id_column": id_column,
+            "columns": columns,
+            "limit": limit,
+            "shuffle": shuffle,
+            "shard_rows": shard_rows,
+        },
+        "source": {"name": rows.name, "files": rows.files},
+    }
+    with Store(output, header) as store:
+        plan = Plan(
+            options=chosen,
+            text_column=rows.text_column,
+            id_column=id_column,
+            id_type=rows.id_type,
+            carried=tuple(rows.carried),
+            keeps_rest=rows.keeps_rest,
+            memory=memory * 2**20,
+            # A model may be elsewhere when a run goes on; what was written once stays.
+            metadata={**{name: store.header[name] for name in made_of}, "options": chosen},
+        )
+        before = store.rows + store.failed
+        remade = tuple(store.damaged)
+        if not (store.complete and rows.files):
+            with _interrupts(on_interrupt) as interrupted:
+                _fill(
+                    store,
+                    rows,
+                    explainer,
+                    plan,
+                    limit=limit,
+                    shuffle=shuffle,
+                    strict=strict,
+                    shard_rows=shard_rows,
+                    workers=workers,
+                    progress=progress,
+                    interrupted=interrupted,
+                )
+            if not store.complete:
+                raise KeyboardInterrupt
+        new = store.rows + store.failed - before
+        return Result(Path(output), store.rows, store.failed, new, remade)
+
+
+def _fill(
+    store: Store,
+    source: Source,
+    explainer: Explainer,
+    plan: Any,
+    *,
+    limit: int | None,
+    shuffle: int | None,
+    strict: bool,
+    shard_rows: int,
+    workers: int | None,
+    progress: Callable[[Progress], object] | None,
+    interrupted: threading.Event,
+) -> None:
+    """Do the shards that are missing; say so in the store if none is missing any more."""
+    from attnflow.dataset.local import explain_shards
+
+    digests: dict[int, str] = {}
+    before = store.rows + store.failed
+    expected = source.expected
+    if expected is not None and limit is not None:
+        expected = min(expected, limit)
+    ended = False
+
+    def missing() -> Iterator[tuple[int, list[Row]]]:
+        nonlocal ended
+        chosen: Iterator[Row] = islice(iter(source), limit)
+        if shuffle is not None:
+            chosen = _shuffled(iter(source), shuffle, limit, store.folder)
+        number = 0
+        while not interrupted.is_set():
+            rows = list(islice(chosen, shard_rows))
+            if not rows:
+                ended = True
+                break
+            digest = _digest(rows)
+            known = store.shards.get(number)
+            if known is None:
+                digests[number] = digest
+                yield number, rows
+            elif known["source"] != digest:
+                raise DataError(
+                    f"{source.name} has changed since: its rows from {number * shard_rows} on are "
+                    f"not those that the output {store.folder} was made of. What was computed "
+                    "stays there; choose another output"
+                )
+            number += 1
+        if ended and any(known >= number for known in store.shards):
+            raise DataError(
+                f"{source.name} has changed since: it has fewer rows than those that the output "
+                f"{store.folder} was made of. What was computed stays there; choose another output"
+            )
+
+    def tell() -> None:
+        if progress is not None:
+            done = store.rows + store.failed
+            progress(Progress(done, store.failed, done - before, expected))
+
+    tell()
+    for number, shard in explain_shards(explainer, plan, missing(), workers, store.close):
+        if strict and shard.first_error is not None:
+            raise DataError(
+                f"{shard.first_error}. strict=True stops here; the shards that are finished stay"
+            )
+        store.add(number, shard, digests.pop(number))
+        tell()
+    source.check_unchanged()
+    if ended:
+        store.finish()
+
+
+def _digest(rows: list[Row]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        digest.update(repr((row.number, row.values, row.fault)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -> Iterator[Row]:
+    """Yield rows in random order, from a copy of them on disk that has no name."""
+    places = array("Q")
+    with tempfile.TemporaryFile(dir=folder, prefix=".attnflow-", suffix=".tmp") as copy:
+        try:
+            for row in rows:
+                places.append(copy.tell())
+                pickle.dump(tuple(row), copy, protocol=5)
+            copy.flush()
+        except OSError as error:
+            raise DataError(
+                f"output {folder} has no room for a copy of the rows, which shuffle needs: "
+                f"{error.strerror}"
+            ) from error
+        from attnflow.dataset.source import Row
+
+        for index in np.random.default_rng(seed).permutation(len(places))[:limit]:
+            copy.seek(places[int(index)])
+            yield Row(*pickle.load(copy))
+
+
+@contextmanager
+def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
+    """Let the first Ctrl-C set an event; a second one does what it always does."""
+    asked = threading.Event()
+    usual = signal.getsignal(signal.SIGINT)
+    # Where somebody else handles Ctrl-C, or nobody is to, that stays so.
+    ours = threading.current_thread() is threading.main_thread() and (
+        usual is signal.default_int_handler
+    )
+
+    def handle(number: int, frame: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, usual)
+        if tell is not None:
+            tell()
+
+    if ours:
+        signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, usual)
+
+
+def _check_count(value: Any, name: str, least: int, none: bool = False) -> None:
+    if value is None and none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(
+            f"{name} is {value!r}; expected a whole number of {least} or more"
+            f"{', or None' if none else ''}"
+        )

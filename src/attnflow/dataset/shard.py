@@ -1,0 +1,458 @@
+"""From the rows of a shard to the bytes of its files.
+
+What comes out depends on the rows, the model and the options, and on nothing else: not on which
+process makes the shard, on what ran before, or on how many run at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from attnflow import seq2seq
+from attnflow.dataset.source import Column, Row
+from attnflow.errors import AttnflowError, OptionError, TextError
+from attnflow.explain import Explainer, _Encoded, _Options
+from attnflow.lines import is_half
+from attnflow.scoring import BATCH_POSITIONS
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+    from attnflow.explanation import Explanation
+
+__all__ = ["Plan", "Shard", "check_plan", "make_shard"]
+
+# Of the memory that is granted, a batch may take this share: the scores of one are computed while
+# the next one runs, and the rows and results of the shard need room too.
+_SHARE_OF_A_BATCH: Final = 3
+# How many batches may wait to be scored.
+_WAITING: Final = 1
+
+RESULTS: Final = (
+    "row",
+    "id",
+    "text",
+    "tokens",
+    "scores",
+    "special",
+    "starts",
+    "ends",
+    "layer",
+    "position",
+    "target",
+    "predicted",
+    "probability",
+    "saturation",
+    "notes",
+    "rest",
+)
+"""The columns that attnflow writes; one of the source with such a name gets a prefix."""
+
+
+class Plan(NamedTuple):
+    """What is done with every row.
+
+    Attributes:
+        options: The options of `Explainer.explain`.
+        text_column: The column that has the text.
+        id_column: The column that names a row, or None.
+        id_type: Its type, as in `Column`.
+        carried: The columns that are carried through.
+        keeps_rest: Whether there is a column "rest" for what no other column takes.
+        memory: How many bytes the batches may take.
+        metadata: What the metadata of the files say.
+    """
+
+    options: dict[str, Any]
+    text_column: str
+    id_column: str | None
+    id_type: Any
+    carried: tuple[Column, ...]
+    keeps_rest: bool
+    memory: int
+    metadata: dict[str, Any]
+
+
+class Shard(NamedTuple):
+    """What became of some rows.
+
+    Attributes:
+        data: The Parquet file of the explanations.
+        errors: The Parquet file of the rows that failed; None if none did.
+        rows: How many rows were explained.
+        failed: How many failed.
+        first_error: Where the first one that failed stands, and why it did.
+    """
+
+    data: bytes
+    errors: bytes | None
+    rows: int
+    failed: int
+    first_error: str | None
+
+
+def check_plan(explainer: Explainer, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of `Explainer.explain`, checked as far as they can be without a text.
+
+    Args:
+        explainer: The model.
+        options: Those that are given.
+
+    Raises:
+        OptionError: If one is not valid for this model, or the model does not read text.
+    """
+    chosen = _Options.of(options)
+    if chosen.keep_heads:
+        raise OptionError("keep_heads=True is for single texts; a data set stores scores")
+    if explainer.task in ("speech-to-text", "image-classification", "image-encoder"):
+        raise OptionError(
+            f"a data set of texts needs a model that reads text, and this one is for "
+            f"{explainer.task}"
+        )
+    if explainer.task not in seq2seq.TASKS:
+        explainer._check(chosen)
+        if chosen.target is not None:
+            config = explainer.model.config
+            named = explainer.task == "classification"
+            explainer._target(
+                chosen.target, range(config.num_labels if named else config.vocab_size)
+            )
+    # A number of NumPy is none that JSON holds.
+    return {
+        name: value.item() if type(value).__module__ == "numpy" else value
+        for name, value in chosen._asdict().items()
+    }
+
+
+def make_shard(
+    explainer: Explainer, rows: list[Row], plan: Plan, pool: Executor | None = None
+) -> Shard:
+    """Explain rows and return the files of their shard.
+
+    Args:
+        explainer: The model.
+        rows: The rows.
+        plan: What to do with them.
+        pool: Threads that compute scores while the model runs; None computes them in between.
+
+    Returns:
+        The shard. A row that fails is in its table of errors.
+    """
+    failed: dict[int, str] = {}
+    texts: dict[int, str] = {}
+    for index, row in enumerate(rows):
+        text = row.values.get(plan.text_column)
+        reason = row.fault
+        if reason is None and plan.id_column is not None and _id(row, plan) is None:
+            reason = f"there is no {plan.id_column!r} of type {plan.id_type}"
+        if reason is None and plan.text_column not in row.values:
+            reason = f"there is no {plan.text_column!r}"
+        if reason is None and isinstance(text, str) and is_half(text):
+            reason = "the text has half characters, which are not UTF-8 text"
+        if reason is None and not isinstance(text, str):
+            reason = f"the text is {type(text).__name__}; expected a string"
+        if reason is None:
+            texts[index] = str(text)
+        else:
+            failed[index] = reason
+    if explainer.task in seq2seq.TASKS:
+        found = dict(_explain_pairs(explainer, texts, plan, failed))
+    else:
+        found = dict(_explain_texts(explainer, texts, plan, failed, pool))
+    done = [(rows[index], found[index]) for index in sorted(found)]
+    wrong = [(rows[index], failed[index]) for index in sorted(failed)]
+    return Shard(
+        _data_file(done, plan),
+        _errors_file(wrong, plan) if wrong else None,
+        len(done),
+        len(wrong),
+        f"{wrong[0][0].place}: {wrong[0][1]}" if wrong else None,
+    )
+
+
+# ---- Explaining ----------------------------------------------------------------------------------
+
+
+def _explain_texts(
+    explainer: Explainer,
+    texts: dict[int, str],
+    plan: Plan,
+    failed: dict[int, str],
+    pool: Executor | None,
+) -> Iterator[tuple[int, Explanation]]:
+    options = _Options(**plan.options)
+    encoded: dict[int, _Encoded] = {}
+    for index, text in texts.items():
+        try:
+            encoded[index] = explainer._encode(text, options.truncate)
+            explainer._position(encoded[index], options.position, causal=None)
+            _check_size(explainer, len(encoded[index].ids), plan)
+        except AttnflowError as error:
+            encoded.pop(index, None)
+            failed[index] = str(error)
+    waiting: deque[Future[list[tuple[int, Explanation | str]]]] = deque()
+    for batch in _batches(explainer, encoded, plan):
+        group = [encoded[index] for index in batch]
+        for part, ran in _run(explainer, batch, group, options, failed):
+            if pool is None:
+                yield from _sorted_out(_score(explainer, part, ran, options), failed)
+                continue
+            waiting.append(pool.submit(_score, explainer, part, ran, options))
+            del ran
+            while len(waiting) > _WAITING:
+                yield from _sorted_out(waiting.popleft().result(), failed)
+    while waiting:
+        yield from _sorted_out(waiting.popleft().result(), failed)
+
+
+def _run(
+    explainer: Explainer,
+    batch: list[int],
+    texts: list[_Encoded],
+    options: _Options,
+    failed: dict[int, str],
+) -> Iterator[tuple[list[int], Any]]:
+    """Run the model; where a batch fails, run its texts one by one, and note which fail."""
+    places = [explainer._position(text, options.position, causal=None) for text in texts]
+    positions = [[-1 if place is None else place] for place in places]
+    try:
+        ran = explainer._run(texts, positions, options)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a model makes of a text, the others go on
+        if len(batch) == 1:
+            failed[batch[0]] = _reason(error)
+            return
+    else:
+        yield batch, (texts, ran)
+        return
+    for index, text in zip(batch, texts, strict=True):
+        yield from _run(explainer, [index], [text], options, failed)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AttnflowError):
+        return str(error)
+    return f"the model failed: {type(error).__name__}: {error}"
+
+
+def _score(
+    explainer: Explainer, batch: list[int], ran: Any, options: _Options
+) -> list[tuple[int, Explanation | str]]:
+    """Return the explanation of each text of a batch, or why there is none."""
+    texts, (captured, logits, targets) = ran
+    results: list[tuple[int, Explanation | str]] = []
+    for row, (index, text) in enumerate(zip(batch, texts, strict=True)):
+        try:
+            # One thread each: there are as many texts at work as there are CPUs to use.
+            measured = explainer._measure(
+                captured, row, text, None, options, keep_trace=False, num_threads=1
+            )
+            made = explainer._make(text, measured, logits[row], targets[row], options)
+            results.append((index, made[0]))
+        except AttnflowError as error:
+            results.append((index, str(error)))
+    return results
+
+
+def _sorted_out(
+    results: list[tuple[int, Explanation | str]], failed: dict[int, str]
+) -> Iterator[tuple[int, Explanation]]:
+    for index, result in results:
+        if isinstance(result, str):
+            failed[index] = result
+        else:
+            yield index, result
+
+
+def _explain_pairs(
+    explainer: Explainer, texts: dict[int, str], plan: Plan, failed: dict[int, str]
+) -> Iterator[tuple[int, Explanation]]:
+    """Explain the texts of an encoder-decoder, one after the other."""
+    for index, text in texts.items():
+        try:
+            [(_, explanation)] = explainer.explain_each([text], **plan.options)
+        except MemoryError:
+            raise
+        except Exception as error:
+            failed[index] = _reason(error)
+        else:
+            yield index, explanation
+
+
+def _check_size(explainer: Explainer, tokens: int, plan: Plan) -> None:
+    needed = _bytes_of(explainer, tokens)
+    if needed > plan.memory:
+        raise TextError(
+            f"the text has {tokens} tokens, which take about {needed / 2**20:.0f} MiB, and memory "
+            f"is {plan.memory / 2**20:.0f}"
+        )
+
+
+def _batches(explainer: Explainer, encoded: dict[int, _Encoded], plan: Plan) -> Iterator[list[int]]:
+    """Yield the indices of texts that run together: of similar length, the short ones first."""
+    batch: list[int] = []
+    for index in sorted(encoded, key=lambda index: (len(encoded[index].ids), index)):
+        count, tokens = len(batch) + 1, len(encoded[index].ids)
+        if batch and (
+            count * tokens > BATCH_POSITIONS
+            or count * _bytes_of(explainer, tokens) > plan.memory // _SHARE_OF_A_BATCH
+        ):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _bytes_of(explainer: Explainer, tokens: int) -> int:
+    """Return about how much memory one text of a batch takes in the forward pass and after it."""
+    config = explainer.model.config
+
+    def size(name: str, otherwise: int) -> int:
+        value = getattr(config, name, None)
+        return value if isinstance(value, int) else otherwise
+
+    width = size("hidden_size", 768)
+    heads, layers = size("num_attention_heads", 12), size("num_hidden_layers", 12)
+    # Scores before and after the softmax, a copy, and the fused weights of every layer; the graph
+    # of one text is in float64 and, for flow, in integers too.
+    attention = tokens * tokens * (4 * (3 * heads + layers) + 24 * layers)
+    hidden = tokens * 4 * (8 * width + 2 * size("intermediate_size", 4 * width))
+    logits = tokens * 4 * size("vocab_size", 0) if explainer.task == "masked-lm" else 0
+    return attention + hidden + logits
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+def _arrow_type(given: Any) -> Any:
+    import pyarrow
+
+    names = {
+        "bool": pyarrow.bool_(),
+        "int64": pyarrow.int64(),
+        "float64": pyarrow.float64(),
+        "string": pyarrow.string(),
+        "json": pyarrow.string(),
+    }
+    return names[given] if isinstance(given, str) else given
+
+
+def _id(row: Row, plan: Plan) -> Any:
+    if plan.id_column is None:
+        return row.number
+    value = row.values.get(plan.id_column)
+    if value is None or not Column("id", plan.id_type).holds(value):
+        return None
+    return _json(value) if isinstance(plan.id_type, str) and plan.id_type == "json" else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=True, default=str)
+
+
+def column_name(name: str) -> str:
+    """Return what a column of the source is called in the output.
+
+    Example:
+        >>> column_name("stars"), column_name("tokens")
+        ('stars', 'source_tokens')
+    """
+    return f"source_{name}" if name in RESULTS else name
+
+
+def _data_file(done: list[tuple[Row, Explanation]], plan: Plan) -> bytes:
+    import pyarrow as pa
+
+    strings, flags = pa.list_(pa.string()), pa.list_(pa.bool_())
+    numbers, places = pa.list_(pa.float64()), pa.list_(pa.int32())
+    spans = [explanation.spans for _, explanation in done]
+    predictions = [explanation.prediction for _, explanation in done]
+    columns: list[tuple[str, Any, Any]] = [
+        ("row", pa.int64(), [row.number for row, _ in done]),
+        ("id", _arrow_type(plan.id_type), [_id(row, plan) for row, _ in done]),
+        ("text", pa.string(), [row.values[plan.text_column] for row, _ in done]),
+        ("tokens", strings, [list(found.tokens) for _, found in done]),
+        ("scores", numbers, [found.scores for _, found in done]),
+        ("special", flags, [list(found.special) for _, found in done]),
+        ("starts", places, [[x and x[0] for x in row] for row in spans]),
+        ("ends", places, [[x and x[1] for x in row] for row in spans]),
+        ("layer", pa.int32(), [found.layer for _, found in done]),
+        ("position", pa.int32(), [found.position for _, found in done]),
+        ("target", pa.string(), [found.target for _, found in done]),
+        ("predicted", pa.string(), [x and x.label for x in predictions]),
+        ("probability", pa.float64(), [x and x.probability for x in predictions]),
+        ("saturation", pa.float64(), [found.saturation for _, found in done]),
+        ("notes", strings, [list(found.notes) for _, found in done]),
+    ]
+    for column in plan.carried:
+        values = [row.values.get(column.name) for row, _ in done]
+        if isinstance(column.type, str):
+            kept = [value if column.holds(value) else None for value in values]
+            if column.type == "json":
+                kept = [None if value is None else _json(value) for value in kept]
+            values = kept
+        columns.append((column_name(column.name), _arrow_type(column.type), values))
+    if plan.keeps_rest:
+        columns.append(("rest", pa.string(), [_rest(row, plan) for row, _ in done]))
+    return _write(columns, plan)
+
+
+def _rest(row: Row, plan: Plan) -> str | None:
+    """Return what no column takes: fields that come late, and values of another type."""
+    known = {column.name: column for column in plan.carried}
+    rest = {
+        name: value
+        for name, value in row.values.items()
+        if name not in (plan.text_column, plan.id_column)
+        and (name not in known or not known[name].holds(value))
+    }
+    return _json(rest) if rest else None
+
+
+def _errors_file(wrong: list[tuple[Row, str]], plan: Plan) -> bytes:
+    import pyarrow as pa
+
+    texts = [row.values.get(plan.text_column) for row, _ in wrong]
+    columns: list[tuple[str, Any, Any]] = [
+        ("row", pa.int64(), [row.number for row, _ in wrong]),
+        ("id", _arrow_type(plan.id_type), [_id(row, plan) for row, _ in wrong]),
+        ("place", pa.string(), [_plain(row.place) for row, _ in wrong]),
+        ("reason", pa.string(), [_plain(reason) for _, reason in wrong]),
+        ("values", pa.string(), [_json(row.values) if row.values else None for row, _ in wrong]),
+        ("text", pa.string(), [_plain(x) if isinstance(x, str) else None for x in texts]),
+    ]
+    return _write(columns, plan)
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _write(columns: list[tuple[str, Any, Any]], plan: Plan) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = [pa.array(values, type=kind) for _, kind, values in columns]
+    schema = pa.schema(
+        [(name, kind) for name, kind, _ in columns],
+        metadata={"attnflow": json.dumps(plan.metadata, sort_keys=True, ensure_ascii=False)},
+    )
+    sink = pa.BufferOutputStream()
+    # Everything that decides the bytes is said, so that another default changes nothing.
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema),
+        sink,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=True,
+        write_statistics=True,
+        row_group_size=2**20,
+    )
+    return bytes(sink.getvalue().to_pybytes())
