@@ -70,16 +70,12 @@ def importance(
 
     Example:
         >>> import attnflow
-        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
-        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
-        ...                     num_attention_heads=2, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
-        >>> importance(explainer, "keys open doors").shape
-        (5,)
-        >>> [len(one) for one in importance(explainer, ["keys", "keys open"], target=1)]
-        [3, 4]
+        >>> from attnflow.paper import checkpoint
+        >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
+        >>> importance(explainer, "the keys to the cabinet").shape
+        (6,)
+        >>> [len(one) for one in importance(explainer, ["keys", "the keys"], target="VBP")]
+        [2, 3]
     """
     options = {
         "target": target,

@@ -73,17 +73,13 @@ def blank_out(
 
     Example:
         >>> import attnflow
-        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
-        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
-        ...                     num_attention_heads=2, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
-        >>> importance = blank_out(explainer, "keys unlock doors")
-        >>> importance.shape  # [CLS], keys, [UNK], doors, [SEP]
-        (5,)
-        >>> importance[2]
-        np.float64(0.0)
+        >>> from attnflow.paper import checkpoint
+        >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
+        >>> importance = blank_out(explainer, "the keys to the cabinet")
+        >>> importance.shape  # [CLS], the, keys, to, the, cabinet
+        (6,)
+        >>> int(importance.argmax())
+        2
     """
     check_batch_size(batch_size)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)

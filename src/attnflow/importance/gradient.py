@@ -74,14 +74,10 @@ def input_gradient(
 
     Example:
         >>> import attnflow
-        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
-        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
-        ...                     num_attention_heads=2, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
-        >>> [len(one) for one in input_gradient(explainer, ["keys open doors", "open"])]
-        [5, 3]
+        >>> from attnflow.paper import checkpoint
+        >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
+        >>> [len(one) for one in input_gradient(explainer, ["the keys to the door", "the key"])]
+        [6, 3]
     """
     return _importance(explainer, inputs, target, position, batch_size, truncate, "sum")
 
@@ -102,34 +98,15 @@ def gradient_x_input(
     rounding, for models that normalise word embeddings before anything is added to them, such as
     ModernBERT. `gradient_norm` means something there.
 
-    Args:
-        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes.
-        target: The class, by name or index, or the token. For a list of texts it may be a list, one
-            for each. None is what the model predicts.
-        position: Where a language model is asked, as in `Explainer.explain`.
-        batch_size: How many texts run together at most; long ones are fewer.
-        truncate: Cut a text that is longer than the model takes, instead of an error.
-
-    Returns:
-        The importance of every token that the model reads, float64 of shape (n,), source before
-        target; or a list of such arrays, one for each text, in their order.
-
-    Raises:
-        OptionError: If an option is not valid for this model.
-        TextError: If a text is empty, not text, or longer than the model takes.
-        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
+    It takes, returns and raises what `input_gradient` does.
 
     Example:
         >>> import attnflow
-        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
-        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
-        ...                     num_attention_heads=2, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
-        >>> gradient_x_input(explainer, "keys open doors", target=1).shape
-        (5,)
+        >>> from attnflow.paper import checkpoint
+        >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
+        >>> found = gradient_x_input(explainer, "the keys to the cabinet", target="VBP")
+        >>> found.shape  # [CLS], the, keys, to, the, cabinet
+        (6,)
     """
     return _importance(explainer, inputs, target, position, batch_size, truncate, "product")
 
@@ -149,34 +126,16 @@ def gradient_norm(
     p, y and x are. Unlike the sum, and unlike gradient x input, the norm does not cancel out in any
     model.
 
-    Args:
-        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes.
-        target: The class, by name or index, or the token. For a list of texts it may be a list, one
-            for each. None is what the model predicts.
-        position: Where a language model is asked, as in `Explainer.explain`.
-        batch_size: How many texts run together at most; long ones are fewer.
-        truncate: Cut a text that is longer than the model takes, instead of an error.
-
-    Returns:
-        The importance of every token that the model reads, float64 of shape (n,), source before
-        target; or a list of such arrays, one for each text, in their order.
-
-    Raises:
-        OptionError: If an option is not valid for this model.
-        TextError: If a text is empty, not text, or longer than the model takes.
-        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
+    It takes, returns and raises what `input_gradient` does.
 
     Example:
         >>> import attnflow
-        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
-        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
-        ...                     num_attention_heads=2, intermediate_size=8)
-        >>> model = BertForSequenceClassification(config)
-        >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
-        >>> norms = gradient_norm(explainer, "keys open doors")
-        >>> sums = input_gradient(explainer, "keys open doors")  # BERT normalises layers
+        >>> from attnflow.paper import checkpoint
+        >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
+        >>> norms = gradient_norm(explainer, "the keys to the cabinet")
+        >>> int(norms.argmax())  # "keys"
+        2
+        >>> sums = input_gradient(explainer, "the keys to the cabinet")  # layers are normalised
         >>> bool((sums < 1e-4 * norms).all())
         True
     """
