@@ -41,6 +41,17 @@ def attention():
 
 
 @pytest.fixture(scope="module")
+def one_thread():
+    """Tensors this small are not worth a second thread, which may have to wait for a core."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
 def browser():
     """Chromium, as Playwright drives it."""
     path = (

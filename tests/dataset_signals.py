@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import attnflow
+from tiny import wordpiece_tokenizer
 
 WORDS = "the keys key to cabinet are is on table a film that no one will forget"
 VOCABULARY = {
@@ -40,21 +40,6 @@ TEXTS = [" ".join(["the keys to the cabinet", "are on", "a table"][: 1 + i % 3])
 TEXTS[7] = ""
 
 
-def tokenizer():
-    """WordPiece with CLS and SEP, as BERT has it."""
-    pieces = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
-    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    pieces.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=pieces,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
-
-
 def explainer(seed=0):
     """A classifier of random weights, large enough to make choices."""
     torch.manual_seed(seed)
@@ -64,7 +49,7 @@ def explainer(seed=0):
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.4)
-    return attnflow.Explainer(model.eval(), tokenizer())
+    return attnflow.Explainer(model.eval(), wordpiece_tokenizer(VOCABULARY))
 
 
 def forked(task):

@@ -21,7 +21,8 @@ import transformers
 import attnflow
 from attnflow.cli import main
 from attnflow.dataset.store import Store
-from dataset_signals import SIZES, content, explainer, tokenizer
+from dataset_signals import SIZES, VOCABULARY, content, explainer
+from tiny import wordpiece_tokenizer
 
 TEXTS = [
     "the keys to the cabinet are on the table",
@@ -88,7 +89,9 @@ def test_a_causal_model_is_related_to_uniform_attention_as_one_by_one(tmp_path):
     torch.manual_seed(0)
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 24}
     config = transformers.GPT2Config(vocab_size=SIZES["vocab_size"], **sizes)
-    model = attnflow.Explainer(transformers.GPT2LMHeadModel(config).eval(), tokenizer())
+    model = attnflow.Explainer(
+        transformers.GPT2LMHeadModel(config).eval(), wordpiece_tokenizer(VOCABULARY)
+    )
     run(TEXTS, model, tmp_path / "out", method="flow")
     for row, text in zip(rows_of(tmp_path / "out"), TEXTS, strict=True):
         np.testing.assert_allclose(row["scores"], model.explain(text).scores, rtol=1e-3)
@@ -101,7 +104,7 @@ def test_an_encoder_decoder_explains_its_source(tmp_path):
         decoder_start_token_id=0, eos_token_id=3, pad_token_id=0,
     )  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config).eval()
-    pair = attnflow.Explainer(model, tokenizer())
+    pair = attnflow.Explainer(model, wordpiece_tokenizer(VOCABULARY))
     run([*TEXTS[:2], ""], pair, tmp_path / "out")
     for row, text in zip(rows_of(tmp_path / "out"), TEXTS[:2], strict=True):
         np.testing.assert_allclose(row["scores"], pair.explain(text, method="rollout").scores)

@@ -12,12 +12,13 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import attnflow
 from attnflow.cli import explain as explain_command
 from attnflow.cli import main
 from attnflow.explain import Explainer
+from tiny import sharpen, wordpiece_tokenizer
 
 SENTENCE = "the keys key to cabinet s are is on table a film that no one will forget"
 VOCABULARY = {
@@ -36,21 +37,6 @@ SIZES = {
 }
 
 
-def encoder_tokenizer():
-    """WordPiece with CLS and SEP, as BERT has it."""
-    tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
-
-
 def decoder_tokenizer():
     """Whole words, no special tokens around the text."""
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="[UNK]"))
@@ -58,34 +44,24 @@ def decoder_tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
 
 
-def sharpen(model):
-    """Random weights attend to everything alike; larger ones make choices."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.4)
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def encoder():
     model = transformers.BertModel(transformers.BertConfig(**SIZES))
-    return Explainer(sharpen(model), encoder_tokenizer())
+    return Explainer(sharpen(model), wordpiece_tokenizer(VOCABULARY))
 
 
 @pytest.fixture(scope="module")
 def classifier():
     config = transformers.BertConfig(**SIZES, id2label={0: "bad", 1: "good"})
     return Explainer(
-        sharpen(transformers.BertForSequenceClassification(config)), encoder_tokenizer()
+        sharpen(transformers.BertForSequenceClassification(config)), wordpiece_tokenizer(VOCABULARY)
     )
 
 
 @pytest.fixture(scope="module")
 def masked():
     model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
-    return Explainer(sharpen(model), encoder_tokenizer())
+    return Explainer(sharpen(model), wordpiece_tokenizer(VOCABULARY))
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +254,7 @@ def test_words_sum_their_tokens_and_special_tokens_can_go(encoder):
 
 def test_saturated_flow_comes_with_a_warning_in_words():
     model = transformers.BertModel(transformers.BertConfig(**{**SIZES, "num_hidden_layers": 8}))
-    explainer = Explainer(model.eval(), encoder_tokenizer())
+    explainer = Explainer(model.eval(), wordpiece_tokenizer(VOCABULARY))
     explanation = explainer.explain("the keys to the cabinet are on a table")
     assert explanation.saturation == 1
     assert "Flow is saturated for 100% of the tokens in layer 8" in explanation.notes[0]
@@ -403,7 +379,7 @@ def test_generate_is_for_causal_models_and_checks_its_options(decoder, masked):
 
 def test_what_is_not_a_model_is_refused():
     with pytest.raises(attnflow.ModelError, match="model is str; expected a model of transformers"):
-        Explainer("bert-base-uncased", encoder_tokenizer())
+        Explainer("bert-base-uncased", wordpiece_tokenizer(VOCABULARY))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,9 @@ import attnflow
 from attnflow.evaluate import faithfulness as module
 from attnflow.evaluate.faithfulness import FRACTIONS, Faithfulness, faithfulness
 from attnflow.explain import Explainer
+from tiny import sharpen
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrst"]
 IDS = {word: index for index, word in enumerate(WORDS)}
@@ -66,28 +69,10 @@ class SumForSequenceClassification(transformers.PreTrainedModel):
         return SequenceClassifierOutput(logits=torch.cat([torch.zeros_like(total), total], dim=1))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small are not worth a second thread, which may have to wait for a core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def adding():
     model = SumForSequenceClassification(transformers.BertConfig(**SIZES)).double().eval()
     return Explainer(model, tokenizer())
-
-
-def sharpen(model):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.4)
-    return model.eval()
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,13 @@ from attnflow.importance import (
     importance,
     input_gradient,
 )
+from tiny import sharpen
 
-# DeBERTa's code does this when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # DeBERTa's code does this when it is imported.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
+]
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SENTENCE = "the keys key to cabinet are is on table a film that no one will mask"
@@ -116,21 +120,11 @@ def pair_tokenizer():
     )
 
 
-def sharpen(model, scale=0.5):
-    """Random weights large enough for every token to matter, in eval mode."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim >= 2:
-                parameter.normal_(0, scale)
-    return model.eval()
-
-
 def build(name, **changes):
     """A tiny model of a kind, its tokenizer beside it."""
     class_name, options = MODELS[name]
     kind = getattr(transformers, class_name)
-    model = sharpen(kind(kind.config_class(**{**SIZES, **options, **changes})))
+    model = sharpen(kind(kind.config_class(**{**SIZES, **options, **changes})), 0.5)
     writes = class_name.endswith(("ForCausalLM", "LMHeadModel")) or "classifying" in name
     return Explainer(model, decoder_tokenizer() if writes else encoder_tokenizer())
 
@@ -227,15 +221,6 @@ def slopes(explainer, text, by_input, step):
             )
             result.append(abs(float(above - below)) / (2 * step))
     return np.array(result)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small are not worth a second thread, which may have to wait for a core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -512,7 +497,7 @@ def test_what_follows_the_position_of_a_causal_model_does_not_matter(name, refer
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_what_follows_matters_where_a_model_that_writes_looks_ahead(reference):
     config = transformers.BertConfig(**SIZES, is_decoder=False)
-    explainer = Explainer(sharpen(transformers.BertLMHeadModel(config)), encoder_tokenizer())
+    explainer = Explainer(sharpen(transformers.BertLMHeadModel(config), 0.5), encoder_tokenizer())
     assert explainer.task == "causal-lm"
     assert min(importance(explainer, TEXT, reference=reference, position=3)) > 0
 
