@@ -95,7 +95,7 @@ class Listener(NamedTuple):
             raise TextError(
                 f"the sound has {len(samples)} samples, {len(samples) / self.rate:.2f} seconds, "
                 f"and the model hears {self.samples}, {self.samples / self.rate:g} seconds; cut it "
-                "into parts, or pass truncate=True to cut it there"
+                "into parts, or pass truncate=True (--truncate) to cut it there"
             )
         return samples[: self.samples]
 

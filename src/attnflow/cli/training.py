@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -25,6 +26,8 @@ __all__ = [
     "run_train",
     "run_train_sst2",
 ]
+
+_SECONDS_BETWEEN_LINES = 60.0
 
 RECIPE = {
     "epochs": (int, "epochs at most"),
@@ -351,12 +354,20 @@ def _bar() -> Iterator[Callable[["Status"], None]]:
         on_terminal = sys.stderr.isatty()
     if not on_terminal:
         last: list[Status] = []
+        said = time.monotonic()
 
         def line(status: "Status") -> None:
+            nonlocal said
+            now = time.monotonic()
+            text = ""
             if last and status.epoch != last[0].epoch:
-                print(
-                    f"epoch {last[0].epoch}: {_said(last[0], status)}", file=sys.stderr, flush=True
-                )
+                text = f"epoch {last[0].epoch}: {_said(last[0], status)}"
+            elif now - said >= _SECONDS_BETWEEN_LINES:
+                where = f"epoch {status.epoch}, step {status.step:,} of {status.steps:,}"
+                text = f"{where}: {_said(status, status)}"
+            if text:
+                said = now
+                print(text, file=sys.stderr, flush=True)
             last[:] = [status]
 
         yield line

@@ -218,7 +218,7 @@ def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float,
 
     Args:
         average: The model with the averaged weights, which are changed.
-        model: The model in training.
+        model: The model in training. Weights that do not learn are the same in both.
         decay: What is left of the average, at most.
         step: The step, from 0. The first steps leave less of it, so that the average forgets the
             weights that training began with.
@@ -226,7 +226,8 @@ def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float,
     left = min(decay, (step + 1) / (step + 10))
     with torch.no_grad():
         for kept, new in zip(average.parameters(), model.parameters(), strict=True):
-            kept.lerp_(new, 1 - left)
+            if new.requires_grad:
+                kept.lerp_(new, 1 - left)
 
 
 def check_folder(folder: Path, resume: bool) -> None:
