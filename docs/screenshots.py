@@ -1,4 +1,4 @@
-"""Takes the pictures of the page in docs/screenshots.
+"""Takes the pictures of the page, as a file and as it is served, in docs/screenshots.
 
 Run it as: python docs/screenshots.py
 It needs Playwright, Pillow, Debian's chromium (or another, named in the environment variable
@@ -8,13 +8,17 @@ CHROMIUM) and the MiniLM encoder.
 import io
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from attnflow import Explainer
 from attnflow.paper import checkpoint
@@ -39,7 +43,9 @@ def main() -> None:
         ("flow-light", sentence, {}, []),
         ("raw-light", sentence, {}, ["[data-method-choice=raw]"]),
         ("rollout-dark", sentence, {"color_scheme": "dark"}, ["[data-method-choice=rollout]"]),
+        ("head", sentence, {}, ["[data-method-choice=raw]", "select => 3"]),
         ("narrow", sentence, {"viewport": {"width": 380, "height": 800}}, []),
+        ("5-tokens", verb.explain("the keys to cabinets", method="rollout"), {}, []),
         (
             "512-tokens",
             encoder.explain(story.read_text(encoding="utf-8"), truncate=True, layer=4),
@@ -62,15 +68,47 @@ def main() -> None:
             ) as context:
                 page = context.new_page()
                 page.goto(path.as_uri())
-                page.locator("main[data-flow=done]").wait_for()
+                page.locator("main[data-flow=done]").wait_for(timeout=120_000)
                 for selector in clicks:
-                    page.locator(selector).click()
-                page.mouse.move(2, 2)
-                page.wait_for_timeout(500)
-                # 256 colours are enough, and take a quarter of the space.
-                picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
-                picture.convert("RGB").quantize(256).save(folder / f"{name}.png", optimize=True)
-                print(folder / f"{name}.png")
+                    field, _, choice = selector.partition(" => ")
+                    if choice:
+                        page.locator(field).select_option(choice)
+                    else:
+                        page.locator(selector).click()
+                take(page, folder / f"{name}.png")
+        with (
+            served() as address,
+            browser.new_context(viewport={"width": 1400, "height": 900}) as context,
+        ):
+            page = context.new_page()
+            page.goto(address)
+            page.locator("#text").fill("the keys to the cabinet")
+            page.get_by_label("Compare with another text").check()
+            page.locator("#compare").fill("the key to the cabinet")
+            page.keyboard.press("Enter")
+            page.locator("[data-result='1'][data-flow=done]").wait_for(timeout=120_000)
+            take(page, folder / "served.png")
+
+
+def take(page: Page, path: Path) -> None:
+    """Take a picture of the whole page, the pointer out of the way."""
+    page.mouse.move(2, 2)
+    page.wait_for_timeout(500)
+    # 256 colours are enough, and take a quarter of the space.
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+    picture.convert("RGB").quantize(256).save(path, optimize=True)
+    print(path)
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """Serve the model that comes with attnflow, and give the address."""
+    command = [sys.executable, "-m", "attnflow", "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield server.stdout.readline().strip() if server.stdout else ""
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import torch
 import transformers
 
 import attnflow
+from attnflow.dataset.local import local_map
 from tiny import wordpiece_tokenizer
 
 WORDS = "the keys key to cabinet are is on table a film that no one will forget"
@@ -104,6 +105,56 @@ def run(model, folder, workers, progress=None):
         workers=workers,
         progress=progress,
     )
+
+
+class Strange(Exception):
+    """An error that cannot be sent from one process to another."""
+
+    def __init__(self):
+        super().__init__("not to be had")
+        self.held = lambda: None
+
+
+def ten_times(model, task):
+    if task == "return":
+        return KeyError()
+    if task == "strange":
+        raise Strange
+    if task < 0:
+        raise attnflow.OptionError(f"task {-task}")
+    return task * 10
+
+
+def mapped(model, workers):
+    """What the local engine makes of a few tasks."""
+    taken = ahead = 0
+
+    def tasks():
+        nonlocal taken
+        for number in range(6):
+            taken += 1
+            yield number, number
+
+    def work(*tasks):
+        yield from local_map(model, ten_times, enumerate(tasks), workers, lambda: None)
+
+    def error_of(*tasks):
+        try:
+            list(work(*tasks))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    results = []
+    for found in local_map(model, ten_times, tasks(), workers, lambda: None):
+        ahead = max(ahead, taken - len(results))
+        results.append(found)
+    return {
+        "results": results,
+        "ahead": ahead,
+        "raised": error_of(1, -3),
+        "strange": error_of("strange"),
+        "returned": [type(found).__name__ for _, found in work("return")],
+    }
 
 
 def kills(model, folder, reference):
@@ -259,6 +310,7 @@ def main():
     facts = {
         "shards": len(finished(folder / "whole")),
         "two workers": content(folder / "two") == reference,
+        "mapped": {workers: mapped(model, workers) for workers in (1, 2)},
         "kills": kills(model, folder / "killed", reference),
         "interrupt": interrupt(model, folder / "interrupted", reference),
         "lost worker": lost_worker(model, folder / "lost", reference),

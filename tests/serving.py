@@ -1,7 +1,8 @@
 """A server in a process of its own, and a client of it.
 
 Run as a program, this is `attnflow serve` with a gate: the model begins to read a text with the
-word "wait" only when the file named first exists.
+word "wait" only when the file named first exists. A text with the word "solve" keeps the solver of
+attention flow busy for minutes.
 """
 
 import http.client
@@ -14,7 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-WAIT = "wait"
+WAIT, SOLVE = "wait", "solve"
 
 
 @contextmanager
@@ -116,6 +117,9 @@ class Server:
 
 def main():
     """Serve with a gate."""
+    import numpy as np
+
+    from attnflow import scoring
     from attnflow.cli import main as command
     from attnflow.explain import Explainer
     from attnflow.paper import checkpoint
@@ -133,6 +137,15 @@ def main():
         while WAIT in texts[-1].split() and not Path(gate).exists():
             time.sleep(0.01)
 
+    flow = scoring.attention_flow
+
+    def flow_after_more(graph, **options):
+        if SOLVE in texts[-1].split():
+            attention = np.random.default_rng(0).random((12, 400, 400)) ** 6
+            flow(attention / attention.sum(axis=-1, keepdims=True), num_threads=1)
+        return flow(graph, **options)
+
+    scoring.attention_flow = flow_after_more
     explainer.explain = explain_noted
     explainer.model.register_forward_pre_hook(hold)
     Explainer.from_pretrained = lambda *_, **__: explainer

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from attnflow.bench import inputs, report, results
+from attnflow.bench import dataset, inputs, report, results
 from attnflow.bench.processes import SolverProcess, call_in_fresh_process
 from attnflow.bench.solvers import SCALE, SOLVERS, OrTools, edges_of
 from attnflow.bench.suite import Case, Options, Suite
@@ -533,3 +533,82 @@ def test_a_terminal_gets_a_bar_and_drawn_tables(tmp_path):
     assert "Time per pair: peaked" in text
     assert "━" in text
     assert "[1/" not in text
+
+
+# Runs over texts
+
+
+@pytest.fixture(scope="module")
+def dataset_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dataset")
+    output, page = folder / "run.json", folder / "page.md"
+    asked = ["--tokens", "8", "--workers", "1", "--texts", "20"]
+    status = main(
+        ["bench", "--dataset", "--quick", *asked, "--output", str(output), "--markdown", str(page)]
+    )
+    return status, json.loads(output.read_text()), page.read_text(), output
+
+
+def test_a_run_over_texts_is_timed_against_a_loop_and_against_the_forward_pass(dataset_run):
+    status, document, page, _ = dataset_run
+    assert (status, document["complete"]) == (0, True)
+    rates = document["measurements"]["dataset/8"]["texts_per_second"]
+    forward = max(rates["forward/threads"], rates["forward/processes"])
+    ratios = {x["method"]: x for x in document["summary"]["ratios"]}
+    assert set(ratios) == {"raw", "rollout", "flow"}
+    for method, found in ratios.items():
+        assert found["tokens"] == 8
+        assert found["over_loop"] == rates[f"local/{method}"] / rates[f"loop/{method}"] > 0
+        assert found["over_forward"] == rates[f"local/{method}"] / forward > 0
+    assert [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| 8 |")] == [
+        "raw",
+        "rollout",
+        "flow",
+    ]
+
+
+def test_memory_is_watched_while_texts_are_run(dataset_run):
+    _, document, _, _ = dataset_run
+    memory = document["measurements"]["memory/local"]
+    assert memory["texts"] == 20
+    assert memory["samples"][0]["parent"] > 2**20
+    assert memory["peak"] >= memory["samples"][0]["parent"]
+
+
+def test_a_saved_run_over_texts_is_shown_again(dataset_run, capsys):
+    _, document, page, output = dataset_run
+    again = output.with_name("again.md")
+    assert main(["bench", "--from", str(output), "--markdown", str(again)]) == 0
+    assert again.read_text() == page
+    printed = capsys.readouterr().out
+    assert "Texts per second" in printed
+    assert "Memory of a long run" in printed
+    # Only 16 and 64 tokens have a target of their own.
+    names = [target["name"] for target in document["summary"]["targets"]]
+    assert names[0].startswith("worst of all over a loop")
+
+
+def test_texts_to_be_measured_have_the_length_that_is_asked_for():
+    explainer, texts = dataset._texts(12, 40)
+    assert len(texts) == 40
+    assert {len(ids) for ids in explainer.tokenizer(texts)["input_ids"]} == {12}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset", "--kinds", "soft"], "--kinds: cannot be used with --dataset"),
+        (["--dataset", "--seed", "0"], "--seed: cannot be used with --dataset"),
+        (["--texts", "9"], "--texts: is for --dataset"),
+        (["--dataset", "--texts", "-1"], "--texts: -1 given; expected 0 or more"),
+        (["--dataset", "--workers", "0"], "--workers: 0 given; expected 1 or more"),
+        (["--dataset", "--engine", "steam"], "'steam' is unknown; expected some of local, ray"),
+        (["--dataset", "--engine", "local,local"], "expected some of local, ray, each once"),
+        (["--dataset", "--tokens", "64,16"], "expected ascending numbers"),
+        (["--dataset", "--tokens", "2"], "texts of a data set have 3 to 512 tokens"),
+        (["--dataset", "--from", "x.json"], "--dataset: cannot be used with --from"),
+    ],
+)
+def test_options_that_do_not_go_with_a_run_over_texts_are_refused(options, message, capsys):
+    assert main(["bench", *options]) == 1
+    assert message in capsys.readouterr().err

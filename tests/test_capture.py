@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert import modeling_bert
 
 import attnflow
-from attnflow.capture import Captured, capture
+from attnflow.capture import Captured, capture, recording
 from attnflow.capture.interface import NAME
 
 # DeBERTa's code does this when it is imported.
@@ -299,6 +299,31 @@ def test_a_padded_batch_equals_its_items_one_by_one(name, score):
             )
             if score is None:
                 assert not layer[row, :length, length:].any()
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", 1])
+def test_attention_computed_some_items_at_a_time_is_the_same(name, heads, monkeypatch):
+    model = build(name)
+    inputs = texts(7, 4, 7, 5, 6)
+    whole = capture(model, inputs, heads=heads)
+    # Room for the attention of two of the five.
+    size = 2 * SMALL["num_attention_heads"] * 7 * 7 * 4
+    monkeypatch.setattr("attnflow.capture.interface.PART_BYTES", size)
+    calls = []
+    fuse = recording.fuse_heads
+
+    def noted(weights, *options):
+        calls.append(len(weights))
+        return fuse(weights, *options)
+
+    monkeypatch.setattr(recording, "fuse_heads", noted)
+    parts = capture(model, inputs, heads=heads)
+    # These two take no part in the attention interface, and return all weights themselves.
+    sizes = [5] if name in ("DeBERTa-v2", "MPNet") else [2, 2, 1]
+    assert calls == sizes * len(whole.layers)
+    for layer, other in zip(parts.layers, whole.layers, strict=True):
+        torch.testing.assert_close(layer, other, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(parts.outputs[0], whole.outputs[0], rtol=1e-4, atol=1e-5)
 
 
 def test_embeddings_may_be_given_in_the_place_of_token_ids(name):

@@ -22,7 +22,7 @@ import attnflow
 from attnflow.cli import main
 from attnflow.dataset.store import Store
 from dataset_signals import SIZES, VOCABULARY, content, explainer
-from tiny import wordpiece_tokenizer
+from tiny import sharpen, wordpiece_tokenizer
 
 TEXTS = [
     "the keys to the cabinet are on the table",
@@ -61,6 +61,11 @@ def run(source, model, folder, **options):
         {"method": "rollout", "special_tokens": False},
         {"method": "flow", "words": True},
         {"method": "flow", "drop_sink": True, "target": "bad", "edges": "gradient"},
+        {"method": "flow", "layer": 2, "position": "last", "receptive_field": True},
+        {"method": "flow", "residual": 0.25, "edges": "effective"},
+        {"method": "rollout", "edges": "value_norm", "receptive_field": True, "words": True},
+        {"method": "rollout", "layer": 1, "heads": "max", "drop_sink": True},
+        {"method": "raw", "heads": 1, "position": 2, "edges": "attention"},
     ],
 )
 def test_results_are_those_of_explaining_one_by_one(classifier, tmp_path, options):
@@ -85,16 +90,30 @@ def test_results_are_those_of_explaining_one_by_one(classifier, tmp_path, option
         assert row["notes"] == list(alone.notes)
 
 
-def test_a_causal_model_is_related_to_uniform_attention_as_one_by_one(tmp_path):
-    torch.manual_seed(0)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "flow"},
+        {"method": "rollout", "layer": 1, "position": 2},
+        {"method": "rollout", "edges": "value_norm"},
+        {"method": "flow", "receptive_field": False, "drop_sink": True},
+        {"method": "raw", "edges": "gradient"},
+    ],
+)
+def test_a_causal_model_is_related_to_uniform_attention_as_one_by_one(tmp_path, options):
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 24}
-    config = transformers.GPT2Config(vocab_size=SIZES["vocab_size"], **sizes)
-    model = attnflow.Explainer(
-        transformers.GPT2LMHeadModel(config).eval(), wordpiece_tokenizer(VOCABULARY)
+    config = transformers.GPT2Config(
+        vocab_size=SIZES["vocab_size"], bos_token_id=2, eos_token_id=3, **sizes
     )
-    run(TEXTS, model, tmp_path / "out", method="flow")
+    model = attnflow.Explainer(
+        sharpen(transformers.GPT2LMHeadModel(config)), wordpiece_tokenizer(VOCABULARY)
+    )
+    run(TEXTS, model, tmp_path / "out", shard_rows=5, **options)
     for row, text in zip(rows_of(tmp_path / "out"), TEXTS, strict=True):
-        np.testing.assert_allclose(row["scores"], model.explain(text).scores, rtol=1e-3)
+        alone = model.explain(text, **options)
+        assert (row["position"], tuple(row["tokens"])) == (alone.position, alone.tokens)
+        assert (row["target"], row["notes"]) == (alone.target, list(alone.notes))
+        np.testing.assert_allclose(row["scores"], alone.scores, rtol=1e-3, atol=1e-6)
 
 
 def test_an_encoder_decoder_explains_its_source(tmp_path):
@@ -286,6 +305,19 @@ def test_batches_stay_within_the_memory_granted(classifier, tmp_path, monkeypatc
     assert sizes == [4, 4, 2]
 
 
+def test_a_text_whose_attention_is_wrong_fails_and_those_that_ran_with_it_do_not(tmp_path):
+    broken = explainer()
+    word = VOCABULARY["film"]
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight[word] = float("nan")
+    run(TEXTS, broken, tmp_path / "out", shard_rows=5)
+    assert [row["row"] for row in errors_of(tmp_path / "out")] == [1, 4]
+    assert {"attentions holds nan" in x["reason"] for x in errors_of(tmp_path / "out")} == {True}
+    for row in rows_of(tmp_path / "out"):
+        alone = broken.explain(row["text"], method="rollout")
+        np.testing.assert_allclose(row["scores"], alone.scores, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("error", [attnflow.AttentionError("a row sums to nan"), IndexError("2")])
 def test_a_batch_that_fails_is_run_text_by_text(classifier, tmp_path, monkeypatch, error):
     usual = attnflow.Explainer._run
@@ -416,13 +448,13 @@ def test_a_second_run_does_only_what_is_missing(classifier, tmp_path, monkeypatc
     (out / "data/part-00002.parquet").unlink()
     (out / "data/.attnflow-0123.tmp").write_bytes(b"left behind")
     texts = []
-    usual = attnflow.Explainer._encode
+    usual = attnflow.Explainer._encode_all
 
-    def noted(self, text, truncate):
-        texts.append(text)
-        return usual(self, text, truncate)
+    def noted(self, given, truncate):
+        texts.extend(given)
+        return usual(self, given, truncate)
 
-    monkeypatch.setattr(attnflow.Explainer, "_encode", noted)
+    monkeypatch.setattr(attnflow.Explainer, "_encode_all", noted)
     result = run(source, classifier, out)
     assert (result.remade, result.new) == ((0, 2), 3)
     assert texts == [*TEXTS[:2], TEXTS[4]]
@@ -530,6 +562,20 @@ def test_progress_is_told_after_every_shard(classifier, tmp_path):
     assert [now.done for now in told] == [0, 2, 4, 5]
     assert {now.expected for now in told} == {5}
     assert told[-1].new == 5
+
+
+# ---- The engine ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_work_is_done_on_numbered_tasks_and_no_more_are_taken_than_are_worked_on(facts, workers):
+    found = facts["mapped"][str(workers)]
+    assert sorted(found["results"]) == [[number, number * 10] for number in range(6)]
+    assert found["ahead"] == workers
+    # What a worker raises is raised, and what it returns is returned, be it an error.
+    assert found["raised"] == "OptionError: task 3"
+    assert found["strange"].endswith("Strange: not to be had")
+    assert found["returned"] == ["KeyError"]
 
 
 # ---- Signals, and a full disk --------------------------------------------------------------------

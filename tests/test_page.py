@@ -1,7 +1,6 @@
 """The page, in a real browser: what it shows, how it is used, and what it does not let happen."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,115 +19,18 @@ from attnflow import (
     head_rollout,
     min_cut,
     raw_attention,
+    saturation,
 )
 from attnflow.cli import main
-from attnflow.explanation import Prediction
+from attnflow.flow import flow_bound
 from attnflow.trace import Trace
 from attnflow.view.page import MODULES, page, script
+from pages import HOSTILE, attention_of, explain, translate
 
 HERE = Path(__file__).parent
-HOSTILE = (
-    "<script>window.ran = 1</script>",
-    '"><img src=x onerror="window.ran = 1">',
-    "</script>",
-    "<!--",
-    "&lt;",
-    "\x00\x07\x1b[31m",
-    "\u202eevil",
-    "\u2028",
-    "👩\u200d👩\u200d👧",
-    "x" * 10_000,
-)
-
-
-def attention_of(layers, tokens, seed=0, *, heads=None, causal=False):
-    shape = (layers, tokens, tokens) if heads is None else (layers, heads, tokens, tokens)
-    weights = np.random.default_rng(seed).random(shape) ** 6 + 1e-4
-    if causal:
-        weights = np.tril(weights)
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def explain(
-    tokens=("[CLS]", "The", "keys", "to", "the", "cabinet", "[SEP]"),
-    *,
-    layers=4,
-    method="flow",
-    attention=None,
-    keep_heads=False,
-    mask=None,
-    trace=True,
-    grid=None,
-    special=None,
-    **given,
-):
-    """Make an explanation of position 0, with its trace, without a model."""
-    if attention is None:
-        attention = attention_of(layers, len(tokens))
-    graph = AttentionGraph(attention)
-    special = [token in ("[CLS]", "[SEP]") for token in tokens] if special is None else special
-    text, spans = "", []
-    for token, apart in zip(tokens, special, strict=True):
-        if apart or grid:
-            spans.append(None)
-            continue
-        text += " " if text else ""
-        spans.append((len(text), len(text) + len(token)))
-        text += token
-    methods = {"raw": raw_attention, "rollout": attention_rollout, "flow": attention_flow}
-    scores = methods[method](graph)[:, 0]
-    named = {
-        "tokens": tokens,
-        "scores": scores[-1],
-        "layer_scores": scores,
-        "method": method,
-        "layer": graph.layers,
-        "position": 0,
-        "text": text,
-        "spans": spans,
-        "special": special,
-        "model": "models/tiny",
-        "task": "classification",
-        "prediction": Prediction("plural", 1, 0.93),
-        "target": "plural",
-        "options": {"edges": "attention", "heads": "mean", "residual": 0.5},
-        "saturation": 0.25 if method == "flow" else None,
-        "notes": ["A note <b>in</b> words."],
-        "grid": grid,
-    }
-    kept = Trace.of(
-        graph,
-        tokens=tokens,
-        spans=spans,
-        special=special,
-        mask=mask,
-        heads=list(attention) if keep_heads else None,
-    )
-    return Explanation(**{**named, "trace": kept if trace else None, **given})
 
 
 # ---- The browser ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = (
-        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    )
-    if path is None:
-        pytest.fail(
-            "the tests of the page need Chromium: run apt-get install chromium, or name one in the "
-            "environment variable CHROMIUM"
-        )
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.fail("the tests of the page need Playwright: run pip install playwright")
-    with sync_playwright() as playwright:
-        # Containers run as root, where Chromium has no sandbox.
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 class Shown:
@@ -234,33 +136,79 @@ def test_the_numbers_are_those_of_python_for_every_method_layer_and_position(sho
         np.testing.assert_allclose(found.T, expected[:, layer - 1, position], rtol=6e-3, atol=1e-5)
 
 
-def test_javascript_and_python_agree_on_every_number():
+def run_node(*arguments, given=None):
+    """Run JavaScript, and return what it prints."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("the tests of the page need node, 20 or later: run apt-get install nodejs")
-    explanation = explain([f"t{i}" for i in range(9)], attention=attention_of(5, 9, 3))
     result = subprocess.run(
-        [node, str(HERE / "js" / "scores.mjs")],
-        input=json.dumps(explanation.to_dict(trace=True)),
-        capture_output=True,
-        text=True,
-        check=False,
+        [node, *map(str, arguments)], input=given, capture_output=True, text=True, check=False
     )
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def computed(explanation):
+    """Return what the page computes of an explanation, for each position and each of its layers."""
+    given = json.dumps(explanation.to_dict(trace=True))
+    return json.loads(run_node(HERE / "js" / "scores.mjs", given=given))
+
+
+def test_javascript_and_python_agree_on_every_number():
+    explanation = explain([f"t{i}" for i in range(9)], attention=attention_of(5, 9, 3))
+    found = {
+        name: np.array(values).swapaxes(0, 1) for name, values in computed(explanation).items()
+    }
     graph = explanation.trace.graph()
     np.testing.assert_allclose(found["raw"], raw_attention(graph), atol=1e-6)
     np.testing.assert_allclose(found["rollout"], attention_rollout(graph), atol=1e-6)
-    np.testing.assert_allclose(found["flow"], attention_flow(graph), atol=1e-6)
+    flow = attention_flow(graph)
+    np.testing.assert_allclose(found["flow"], flow, atol=1e-6)
+    np.testing.assert_allclose(found["cuts"], np.stack([flow, flow], axis=-1), atol=1e-6)
+    np.testing.assert_allclose(found["saturation"].mean(axis=1), saturation(graph), atol=1e-6)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_javascript_and_python_agree_on_an_encoder_decoder(relative):
+    explanation = translate(relative=relative)
+    found = computed(explanation)
+    graph = explanation.trace.graph()
+    levels = {"source": [1, 2, 3], "target": [5, 7]}
+    expected = {"rollout": attention_rollout(graph), "flow": attention_flow(graph)}
+    bound = flow_bound(graph, range(7))
+    attention = graph.attention
+    if relative:
+        even = explanation.trace.uniform()
+        divided = {"rollout": attention_rollout(even), "flow": attention_flow(even)}
+    for position in range(7):
+        seen = np.arange(7) < 4 if position < 4 else np.arange(7) <= position
+        for i, level in enumerate(levels["source" if position < 4 else "target"]):
+            raw = attention[level - 1, position]
+            if position >= 4:
+                raw = (raw + attention[level - 2, position]) / 2
+            np.testing.assert_allclose(found["raw"][position][i], raw, atol=1e-6)
+            flow = expected["flow"][level - 1, position]
+            for method, scores in expected.items():
+                row = np.where(seen, scores[level - 1, position], 0.0)
+                if relative:
+                    row[seen] /= divided[method][level - 1, position][seen]
+                    row /= row.sum()
+                np.testing.assert_allclose(found[method][position][i], row, atol=1e-6)
+            full = (flow == bound[level - 1, position]).mean()
+            assert found["saturation"][position][i] == pytest.approx(full)
+            for token in range(7):
+                cut = found["cuts"][position][i][token]
+                if not seen[token]:
+                    assert cut is None
+                    continue
+                assert cut[0] == cut[1] == pytest.approx(flow[token], abs=1e-6)
+                assert min_cut(graph, level, position, token).value == pytest.approx(
+                    cut[0], abs=1e-6
+                )
 
 
 def test_the_javascript_modules_pass_their_own_tests():
-    node = shutil.which("node")
-    if node is None:
-        pytest.fail("the tests of the page need node, 20 or later: run apt-get install nodejs")
-    tests = sorted(str(path) for path in (HERE / "js").glob("*.test.mjs"))
-    result = subprocess.run([node, "--test", *tests], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run_node("--test", *sorted((HERE / "js").glob("*.test.mjs")))
 
 
 def test_what_limits_a_flow_is_said_with_the_number_of_the_minimum_cut(show):
@@ -339,6 +287,47 @@ def test_without_a_trace_the_page_shows_what_there_is(show):
     assert shown.data("position") == "0"
 
 
+def test_the_scores_of_an_image_lie_over_its_picture(show, tmp_path):
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (60, 30), (200, 40, 40)).save(file, "PNG")
+    tokens = ("[CLS]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
+    explanation = explain(tokens, grid=(2, 3), method="rollout", picture=file.getvalue())
+    shown = show(explanation)
+    cells = shown.page.locator(".patches.on-picture").bounding_box()
+    assert cells["width"] / cells["height"] == pytest.approx(2, rel=0.05)
+    assert shown.page.locator(".picture").bounding_box()["width"] == pytest.approx(
+        cells["width"], abs=2
+    )
+    colour = shown.page.locator(".plain-picture").evaluate(
+        "canvas => Array.from(canvas.getContext('2d').getImageData(5, 5, 1, 1).data)"
+    )
+    assert colour == [200, 40, 40, 255]
+    # The higher the score, the less is seen of the picture.
+    covers = [
+        float(re.findall(r"[\d.]+", patch)[3])
+        for patch in shown.page.locator(".patch").evaluate_all(
+            "all => all.map(element => getComputedStyle(element).backgroundColor)"
+        )
+    ]
+    assert np.argsort(covers).tolist() == np.argsort(explanation.scores[1:]).tolist()
+    assert "of the patches, the most" in shown.page.locator(".finding").inner_text()
+    with shown.page.expect_download() as download:
+        shown.page.locator("[data-save=json]").click()
+    download.value.save_as(tmp_path / "again.json")
+    assert Explanation.load(tmp_path / "again.json").picture == explanation.picture
+
+
+def test_a_picture_that_cannot_be_read_is_left_out(show):
+    tokens = ("[CLS]", "0,0", "0,1")
+    shown = show(explain(tokens, grid=(1, 2), picture=b"\xff\xd8\xff"))
+    assert shown.page.locator(".patch").count() == 2
+    assert shown.page.locator(".on-picture").count() == 0
+
+
 @pytest.mark.parametrize("trace", [True, False])
 def test_an_image_is_shown_as_the_grid_of_its_patches(show, trace):
     tokens = ("[CLS]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
@@ -352,6 +341,43 @@ def test_an_image_is_shown_as_the_grid_of_its_patches(show, trace):
         patches.nth(4).click()
         shown.settle(position=5)
         assert "1,1" in shown.page.locator("h1").inner_text()
+
+
+def test_an_encoder_decoder_has_its_layered_graph(show):
+    explanation = translate()
+    shown = show(explanation)
+    assert shown.page.locator(".text").inner_text() == "the old house </s> → das haus"
+    assert "decoder layer 2 of 2" in shown.page.locator(".subtitle").inner_text()
+    columns = shown.page.locator(".graph text").all_text_contents()
+    assert columns[:6] == ["input", "E1", "E2", "E3", "D1", "D2"]
+    np.testing.assert_allclose(shown.table()[:, 2], explanation.scores, rtol=6e-3, atol=1e-5)
+    # A source position has the encoder's layers, of which there is one more.
+    shown.page.locator(".token[data-token='1']").click()
+    shown.settle(position=1, layer=2)
+    assert "encoder layer 2 of 3" in shown.page.locator(".subtitle").inner_text()
+    columns = shown.page.locator(".graph text").all_text_contents()
+    assert columns[:4] == ["input", "E1", "E2", "E3"]
+    shown.page.locator("input[type=range]").fill("3")
+    shown.settle(layer=3)
+    graph = explanation.trace.graph()
+    np.testing.assert_allclose(
+        shown.table()[:, 1], attention_rollout(graph)[2, 1], rtol=6e-3, atol=1e-5
+    )
+    # What a target token sees of the source, through its own node after self-attention.
+    shown.page.locator(".token[data-token='6']").click()
+    shown.settle(position=6, layer=2)
+    shown.page.locator(".graph .node[data-layer='0'][data-position='2']").click()
+    shown.settle(token=2, sink=2)
+    sentence = shown.page.locator(".cut").inner_text()
+    (said,) = re.findall(r"At most ([\d.]+) can flow", sentence)
+    assert float(said) == pytest.approx(min_cut(graph, 7, 6, 2).value, rel=5e-3)
+    shown.page.locator(".graph .node[data-layer='4'][data-position='5']").click()
+    shown.settle(layer=1, position=5)
+    # From the position after layer 1, to the left: self-attention, then nothing but the input.
+    shown.page.locator(".graph .node[data-layer='5'][data-position='5']").focus()
+    for level in ("4", "0"):
+        shown.page.keyboard.press("ArrowLeft")
+        assert shown.page.evaluate("document.activeElement.dataset.layer") == level
 
 
 # ---- How it is used ------------------------------------------------------------------------------
@@ -428,6 +454,7 @@ def test_pointing_at_a_cell_and_at_an_edge_gives_the_number(show):
             assert float(score) == pytest.approx(expected[int(layer) - 1, 2], rel=6e-3)
             seen.add(int(layer))
     assert seen == {1, 2, 3, 4}
+    shown.page.locator(".graph").scroll_into_view_if_needed()
     node = shown.page.locator(".graph .node[data-layer='4'][data-position='0']").bounding_box()
     below = shown.page.locator(".graph .node[data-layer='3'][data-position='0']").bounding_box()
     middle = node["y"] + node["height"] / 2
@@ -561,18 +588,18 @@ def test_chinese_is_shown_character_by_character(show):
 def test_hostile_tokens_are_text_everywhere(show):
     shown = show(explain(("[CLS]", *HOSTILE, "[SEP]")))
     texts = [token.text_content() for token in shown.page.locator(".token").all()]
-    assert texts[1:6] == list(HOSTILE[:5])
-    assert texts[6] == "␀␇␛[31m"
-    assert "\u202e" not in texts[7]
+    assert texts[1:7] == list(HOSTILE[:6])
+    assert texts[7] == "␀␇␛[31m"
+    assert "\u202e" not in texts[8]
     assert texts[-3] == HOSTILE[-2]
     assert texts[-2] == "x" * 10_000
     shown.page.locator("summary").click()
     for method in ("raw", "rollout", "flow"):
         shown.page.locator(f"[data-method-choice={method}]").click()
-    for token in (1, 2, 10):
+    for token in (1, 2, len(HOSTILE)):
         shown.page.locator(f".token[data-token='{token}']").click()
         shown.page.locator(f".graph .node[data-layer='0'][data-position='{token}']").hover()
-    shown.settle(position=10)
+    shown.settle(position=len(HOSTILE))
     assert shown.page.evaluate("window.ran") is None
     assert shown.page.locator("main script, main img, main iframe, main b").count() == 0
     assert shown.page.locator("script").count() == 2

@@ -174,6 +174,26 @@ def test_every_token_written_is_explained_as_if_asked_for_alone(explainer):
         said.append(step.target)
 
 
+@pytest.mark.parametrize("options", [{}, {"edges": "value_norm"}, {"receptive_field": True}])
+def test_the_trace_gives_the_scores_of_every_method(explainer, options, tmp_path):
+    explained = explainer.explain((SOURCE, TARGET), position=1, **options)
+    explained.save(tmp_path / "pair.json")
+    trace = attnflow.Explanation.load(tmp_path / "pair.json").trace
+    assert trace.tokens == explained.tokens
+    place = explained.position
+    steps = [trace.level(layer, place) - 1 for layer in range(1, trace.depth + 1)]
+    for method, function in (
+        ("rollout", attnflow.attention_rollout),
+        ("flow", attnflow.attention_flow),
+    ):
+        expected = explainer.explain((SOURCE, TARGET), position=1, method=method, **options)
+        scores = function(trace.graph(), positions=[place])[steps, 0]
+        if options.get("receptive_field"):
+            scores = scores / function(trace.uniform(), positions=[place])[steps, 0]
+            scores /= scores.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(scores, expected.layer_scores, atol=1e-6)
+
+
 def test_a_target_so_far_is_gone_on_with(explainer):
     whole = explainer.generate(SOURCE, max_new_tokens=4, method="rollout")
     said = " ".join(step.target for step in whole[:2])

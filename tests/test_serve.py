@@ -40,8 +40,8 @@ HOSTILE = (
     "\x07\x1b[31m",
     "\u202eevil",
     "👩\u200d👩\u200d👧",
-    "x" * 9_000,
 )
+LONGEST = "x" * 10_000
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,15 @@ def gated(tmp_path_factory):
     options = ("--max-waiting", "4", "--max-waiting-each", "3", "--timeout", "4")
     with serving(*options, gate=gate, token=TOKEN) as started:
         started.gate = gate
+        yield started
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """A server with a gate that stands open, and time."""
+    gate = tmp_path_factory.mktemp("patient") / "open"
+    gate.touch()
+    with serving("--timeout", "600", gate=gate) as started:
         yield started
 
 
@@ -292,6 +301,14 @@ def test_an_explanation_is_that_of_python(server, explainer, options):
     assert found.trace is not None
 
 
+def test_where_the_model_lies_is_not_told(server):
+    model = json.loads(server.get("/api/model")[2])["model"]
+    assert model == "attnflow-verb-number"
+    _, answer = server.post({"text": "the keys", "page": True})
+    assert answer["explanations"][0]["model"] == model
+    assert str(checkpoint()) not in json.dumps(answer)
+
+
 def test_two_texts_are_compared(server, explainer):
     texts = ["the key to the cabinet", "the keys to the cabinet"]
     status, answer = server.post({"text": texts[0], "compare": texts[1], "page": True})
@@ -433,7 +450,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for():
 
 
 def test_a_text_in_any_script_comes_back_as_it_was(server):
-    for text in (" ".join(HOSTILE), "مفاتيح الخزانة", "机の上の鍵", "\x00"):
+    for text in (" ".join(HOSTILE), LONGEST, "مفاتيح الخزانة", "机の上の鍵", "\x00"):
         status, answer = server.post({"text": text, "method": "raw"})
         assert status == 200
         assert answer["explanations"][0]["text"] == text
@@ -584,7 +601,7 @@ def test_a_token_is_asked_for_and_compared(gated):
     for path in ("/", "/page.js", "/page.css", "/docs", "/openapi.json", "/healthz"):
         status, _, body = gated.request("GET", path, token=False)
         assert status == 200
-        assert b"checkpoint" not in body
+        assert b"verb-number" not in body
         assert TOKEN.encode() not in body
 
 
@@ -635,6 +652,31 @@ def test_a_client_that_goes_away_is_not_worked_for(gated):
         gated.gate.touch()
     assert first[0][0] == 200
     assert gated.metric('attnflow_questions_total{outcome="done"}') == done + 1
+
+
+def test_a_solve_is_stopped_when_its_time_is_up(gated):
+    gated.gate.touch()
+    stopped = 'attnflow_questions_total{outcome="stopped"}'
+    before = gated.metric(stopped)
+    status, answer = gated.ask("please solve", "a", method="flow")
+    assert (status, answer["error"]["kind"]) == (504, "too_late")
+    gated.until(stopped, before + 1)
+    gated.until("attnflow_running", 0)
+    assert gated.ask("the keys", "a", method="flow")[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_solve_is_stopped_when_its_client_has_gone(patient, kind):
+    stopped = 'attnflow_questions_total{outcome="stopped"}'
+    before = patient.metric(stopped)
+    with patient.connected() as connection:
+        headers = {"Content-Type": "application/json", "Accept": kind}
+        body = b'{"text": "please solve", "method": "flow"}'
+        connection.request("POST", "/api/explain", body, headers)
+        patient.until("attnflow_running", 1)
+    patient.until(stopped, before + 1)
+    assert patient.metric("attnflow_running") == 0
+    assert patient.ask("the keys", method="flow")[0] == 200
 
 
 # ---- Starting ------------------------------------------------------------------------------------
@@ -851,10 +893,17 @@ def test_hostile_texts_are_text(show, server):
     page = shown.page
     page.get_by_label("Compare with another text").check()
     page.locator("#compare").fill(" ".join(HOSTILE))
-    page.locator("#text").fill(" ".join(reversed(HOSTILE)))
+    page.locator("#text").fill(LONGEST)
     page.get_by_role("button", name="Explain").click()
     page.get_by_text("onerror").first.wait_for()
     shown.ready(2)
+    first, second = (page.locator(f"[data-result='{i}'] .text").inner_text() for i in (0, 1))
+    assert LONGEST in first
+    for part in ("<script>window.ran = 1</script>", "</script>", "&lt;", "\u241b[31m"):
+        assert part in second
+    for method in ("raw", "rollout", "flow"):
+        page.locator("#method").select_option(method)
+        shown.ready(2, method=method)
     assert page.evaluate("window.ran") is None
     assert page.locator("main script, main img, main iframe").count() == 0
     assert page.locator("script").count() == 1

@@ -69,9 +69,90 @@ def test_a_graph_too_large_for_a_page_has_no_trace():
     assert trace_of(AttentionGraph(even)) is None
 
 
-def test_an_encoder_decoder_has_no_trace():
-    graph = encoder_decoder_graph([[[1.0]]], [[[1.0]]], [[[1.0]]])
-    assert trace_of(graph) is None
+def pair_graph(residual=0.5, *, empty=False):
+    """The graph of an encoder of 3 layers and 4 tokens and a decoder of 2 layers and 3 tokens."""
+    random = np.random.default_rng(5)
+
+    def rows(*shape):
+        weights = random.random(shape) ** 4 + 1e-3
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    decoder = np.tril(rows(2, 3, 3))
+    cross = rows(2, 3, 4)
+    if empty:
+        cross[1, 2] = 0.0
+    return encoder_decoder_graph(
+        rows(3, 4, 4),
+        decoder / decoder.sum(axis=-1, keepdims=True),
+        cross,
+        residual=residual,
+        allow_empty=empty,
+    )
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("residual", [0.3, "measured"])
+def test_an_encoder_decoder_keeps_both_sides_and_what_passes(residual, empty):
+    if residual == "measured":
+        residual = np.linspace(0, 1, 49).reshape(7, 7)
+    graph = pair_graph(residual, empty=empty)
+    trace = Trace.from_dict(json.loads(json.dumps(trace_of(graph).to_dict())))
+    assert trace.encoder == (3, 4)
+    assert (trace.layers, trace.depth) == (7, 2)
+    assert [trace.level(layer, 3) for layer in (1, 3)] == [1, 3]
+    assert [trace.level(layer, 4) for layer in (1, 2)] == [5, 7]
+    again = trace.graph()
+    np.testing.assert_array_equal(again.passing, graph.passing)
+    np.testing.assert_allclose(attention_rollout(again), attention_rollout(graph), atol=1e-6)
+    np.testing.assert_allclose(attention_flow(again), attention_flow(graph), atol=1e-6)
+
+
+def test_the_first_tokens_of_a_target_are_a_trace_of_their_own():
+    graph = pair_graph(np.linspace(0, 1, 49).reshape(7, 7))
+    mask = np.ones((7, 13), dtype=bool)
+    mask[3::2, 7:] = False
+    trace = trace_of(graph, mask=mask)
+    first = trace.first(6)
+    assert first.tokens == trace.tokens[:6]
+    np.testing.assert_array_equal(
+        attention_rollout(first.graph()), attention_rollout(trace.graph())[:, :6, :6]
+    )
+    np.testing.assert_array_equal(
+        attention_rollout(first.uniform()), attention_rollout(trace.uniform())[:, :6, :6]
+    )
+    with pytest.raises(OptionError, match="one of the first 2 tokens attends to a later one"):
+        trace.first(2)
+
+
+def test_uniform_attention_of_both_sides_is_over_what_each_sees():
+    mask = np.ones((7, 13), dtype=bool)
+    mask[3::2, 7:] = False
+    uniform = trace_of(pair_graph(), mask=mask).uniform()
+    assert uniform.attention[0, 1].tolist() == [0.25] * 4 + [0.0] * 3
+    assert uniform.attention[3, 5].tolist() == [0.0] * 4 + [0.5, 0.5, 0.0]
+    assert uniform.attention[4, 5].tolist() == [0.25] * 4 + [0.0] * 3
+    assert uniform.attention[4, 1].tolist() == [0.0, 1.0, *[0.0] * 5]
+    with pytest.raises(OptionError, match="no mask to be uniform over"):
+        trace_of(pair_graph()).uniform()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ([3], "pair of whole numbers"),
+        ([3, -4], "whole number"),
+        ([0, 4], "two for each layer of the decoder"),
+        ([7, 4], "two for each layer of the decoder"),
+        ([4, 4], "two for each layer of the decoder"),
+        ([3, 7], "and fewer tokens"),
+        ([3, 3], "an edge that an encoder-decoder"),
+        ([5, 4], "an edge that an encoder-decoder"),
+    ],
+)
+def test_sides_that_do_not_fit_the_weights_are_refused(encoder, message):
+    data = trace_of(pair_graph()).to_dict() | {"encoder": encoder}
+    with pytest.raises(OptionError, match=message):
+        Trace.from_dict(data)
 
 
 @pytest.mark.parametrize("residual", [0.0, 0.25, "measured"])
@@ -100,6 +181,21 @@ def test_bits_are_left_out_where_there_is_no_room_for_them(attention):
     assert trace.to_dict(most_bytes=1)["bits"] == 8
     again = Trace.from_dict(trace.to_dict(most_bytes=1))
     np.testing.assert_allclose(again.attention(), trace.attention(), atol=0.01)
+
+
+def test_bits_of_heads_are_left_out_where_there_is_no_room_for_them(attention):
+    trace = trace_of(AttentionGraph(attention), heads=list(attention))
+    whole = trace.to_dict()
+    room = len(whole["weights"]) + len(whole["heads"]["weights"])
+    assert trace.to_dict(most_bytes=room) == whole
+    small = trace.to_dict(most_bytes=room - 200)
+    assert small["weights"] == whole["weights"]
+    assert 8 <= small["heads"]["bits"] < 16
+    assert len(small["heads"]["weights"]) <= len(whole["heads"]["weights"]) - 200
+    again = Trace.from_dict(json.loads(json.dumps(trace.to_dict(most_bytes=1))))
+    assert trace.to_dict(most_bytes=1)["heads"]["bits"] == 8
+    for codes in (again.heads, trace.heads):
+        np.testing.assert_allclose(codes / codes.sum(-1, keepdims=True), attention, atol=5e-3)
 
 
 def test_a_trace_cannot_be_changed(attention):
@@ -158,6 +254,7 @@ def test_words_and_dropped_tokens_leave_the_trace_alone(attention):
         ({"mask": "AA=="}, "mask"),
         ({"heads": [1]}, "count and weights"),
         ({"heads": {"count": 10**9, "weights": ""}}, "cannot be read"),
+        ({"heads": {"count": 1, "bits": 24, "weights": ""}}, "24 bits, which cannot be read"),
     ],
 )
 def test_a_file_that_is_not_a_trace_is_refused_with_a_reason(attention, change, message):
@@ -277,47 +374,114 @@ def test_of_a_long_list_the_traces_take_no_more_memory_than_allowed(reader, monk
 
 def test_a_causal_model_keeps_all_tokens_and_what_each_position_sees():
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    from attnflow.explain import _Encoded
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=2))
-    explainer = Explainer(model, lambda text: text)
-    encoded = _Encoded(
-        "a b c d",
-        {"input_ids": [1, 2, 3, 4]},
-        ("a", "b", "c", "d"),
-        ((0, 1), (2, 3), (4, 5), (6, 7)),
-        (False,) * 4,
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate("?abcd")}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    config = GPT2Config(
+        vocab_size=5, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
     )
-    explainer._encode = lambda text, truncate: encoded
-    explainer._label = str
+    explainer = Explainer(
+        GPT2LMHeadModel(config), PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    )
     explanation = explainer.explain("a b c d", position=1)
     assert explanation.tokens == ("a", "b")
     assert explanation.trace.tokens == ("a", "b", "c", "d")
     assert explanation.trace.mask.tolist() == [[True] * 4 + [False] * 3] * 2
 
 
-def test_an_image_keeps_its_graph_too():
-    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+def vision_model():
+    from transformers import ViTConfig, ViTModel
 
-    model = ViTModel(
-        ViTConfig(
-            image_size=8,
-            patch_size=4,
-            hidden_size=8,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=8,
-        )
+    config = ViTConfig(
+        image_size=8,
+        patch_size=4,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=8,
     )
+    return ViTModel(config)
+
+
+def test_an_image_keeps_its_graph_too():
+    from transformers import ViTImageProcessor
+
     processor = ViTImageProcessor(size={"height": 8, "width": 8})
     image = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-    explanation = Explainer(model, processor).explain(image, method="rollout")
+    explanation = Explainer(vision_model(), processor).explain(image, method="rollout")
     assert explanation.trace.tokens == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
     rollout = attention_rollout(explanation.trace.graph(), positions=[0])[:, 0]
     np.testing.assert_allclose(rollout, explanation.layer_scores, atol=1e-6)
+
+
+def image_explanation(**given):
+    named = {
+        "tokens": ["[CLS]", "0,0"],
+        "scores": [0.5, 0.5],
+        "layer_scores": [[0.5, 0.5]],
+        "method": "raw",
+        "layer": 1,
+        "position": 0,
+        "text": "",
+        "spans": [None, None],
+        "special": [True, False],
+        "model": "tiny",
+        "task": "image-encoder",
+        "grid": (1, 1),
+    }
+    return Explanation(**{**named, **given})
+
+
+@pytest.mark.parametrize(
+    ("size", "crop", "covered"),
+    [((40, 80), False, (40, 80)), ((400, 800), True, (400, 400)), ((9, 2000), False, (9, 2000))],
+)
+def test_an_image_keeps_a_small_copy_of_what_its_patches_cover(size, crop, covered, tmp_path):
+    import io
+
+    from PIL import Image
+    from transformers import CLIPImageProcessor, ViTImageProcessor
+
+    if crop:
+        processor = CLIPImageProcessor(
+            size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}
+        )
+    else:
+        processor = ViTImageProcessor(size={"height": 8, "width": 8})
+    # Red in the first quarter, then green, blue in the last.
+    colours = np.zeros((*size, 3), dtype=np.uint8)
+    quarter = np.arange(size[1]) * 4 // size[1]
+    colours[:, np.arange(size[1]), np.array([0, 1, 1, 2])[quarter]] = 255
+    explanation = Explainer(vision_model(), processor).explain(colours, method="raw")
+    picture = Image.open(io.BytesIO(explanation.picture))
+    assert max(picture.size) == min(384, max(covered))
+    assert picture.width / picture.height == pytest.approx(covered[1] / covered[0], rel=0.15)
+    left = np.asarray(picture)[picture.height // 2, picture.width // 16]
+    assert int(left.argmax()) == (1 if crop else 0)
+    explanation.save(tmp_path / "image.json")
+    assert Explanation.load(tmp_path / "image.json").picture == explanation.picture
+    assert explanation.without_special_tokens().picture == explanation.picture
+    assert "picture" not in explanation.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"picture": "text"}, "bytes of a JPEG or PNG"),
+        ({"picture": b"<svg>"}, "bytes of a JPEG or PNG"),
+        ({"picture": b"\xff\xd8\xff" + bytes(1_000_000)}, "expected 1000000 or fewer"),
+        ({"picture": b"\xff\xd8\xff", "grid": None}, "given for a text"),
+    ],
+)
+def test_what_is_no_picture_of_an_image_is_refused(given, message):
+    with pytest.raises(OptionError, match=message):
+        image_explanation(**given)
+    data = image_explanation().to_dict() | {"picture": "?"}
+    with pytest.raises(OptionError, match="picture is not base64"):
+        Explanation.from_dict(data)
 
 
 def test_explain_saves_the_page_and_the_figure_beside_each_other(reader, tmp_path, capsys):

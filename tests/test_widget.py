@@ -1,8 +1,6 @@
 """The widget: what a notebook shows of an explanation, and what Python and the reader share."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import traitlets
 
+import pages
 from attnflow import (
     AttentionGraph,
     Explanation,
@@ -20,59 +19,17 @@ from attnflow import (
     attention_flow,
     attention_rollout,
 )
-from attnflow.explanation import Prediction
+from attnflow.flow import flow_bound
 from attnflow.trace import Trace
 from attnflow.view.widget import Widget
+from pages import HOSTILE, translate
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-HOSTILE = (
-    "<script>window.ran = 1</script>",
-    '"><img src=x onerror="window.ran = 1">',
-    "</script>",
-    "<!--",
-    "&lt;",
-    "${window.ran = 1}`",
-    "\x00\x07\x1b[31m",
-    "\u202eevil",
-    "\u2028",
-    "👩\u200d👩\u200d👧",
-    "x" * 10_000,
-)
 
 
-def explain(tokens=("[CLS]", "the", "keys", "to", "it"), *, layers=3, method="flow", trace=True):
+def explain(tokens=("[CLS]", "the", "keys", "to", "it"), *, layers=3, **given):
     """Make an explanation of position 0 without a model."""
-    shape = (layers, len(tokens), len(tokens))
-    weights = np.random.default_rng(1).random(shape) ** 4 + 1e-4
-    graph = AttentionGraph(weights / weights.sum(axis=-1, keepdims=True))
-    text, spans = "", []
-    for token in tokens:
-        if token == "[CLS]":
-            spans.append(None)
-            continue
-        text += " " if text else ""
-        spans.append((len(text), len(text) + len(token)))
-        text += token
-    special = [span is None for span in spans]
-    methods = {"rollout": attention_rollout, "flow": attention_flow}
-    scores = methods[method](graph)[:, 0]
-    return Explanation(
-        tokens=tokens,
-        scores=scores[-1],
-        layer_scores=scores,
-        method=method,
-        layer=layers,
-        position=0,
-        text=text,
-        spans=spans,
-        special=special,
-        model="models/tiny",
-        task="classification",
-        prediction=Prediction("plural", 1, 0.93),
-        target="plural",
-        options={"edges": "attention", "heads": "mean", "residual": 0.5},
-        trace=Trace.of(graph, tokens=tokens, spans=spans, special=special) if trace else None,
-    )
+    return pages.explain(tokens, layers=layers, **given)
 
 
 # ---- In Python -----------------------------------------------------------------------------------
@@ -139,6 +96,40 @@ def test_what_is_chosen_has_an_explanation_of_its_own():
     widget.method = "raw"
     np.testing.assert_allclose(widget.chosen().scores, graph.attention[1, 3], rtol=1e-12)
     assert widget.chosen().saturation is None
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_both_sides_of_an_encoder_decoder_can_be_chosen(relative):
+    explanation = translate(relative=relative)
+    widget = explanation.widget()
+    graph = explanation.trace.graph()
+    assert (widget.layer, widget.position) == (2, 6)
+    # The encoder has a layer more than the decoder.
+    widget.position = 1
+    widget.layer = 3
+    widget.method = "rollout"
+    chosen = widget.chosen()
+    assert chosen.tokens == explanation.tokens[:4]
+    expected = attention_rollout(graph)[:3, 1, :4]
+    if relative:
+        expected = expected / attention_rollout(explanation.trace.uniform())[:3, 1, :4]
+        expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(chosen.layer_scores, expected, rtol=1e-12)
+    widget.position = 5
+    assert widget.layer == 2
+    with pytest.raises(OptionError, match="layer is 3, but there are 2 layers"):
+        widget.layer = 3
+    widget.method = "raw"
+    chosen = widget.chosen()
+    assert chosen.tokens == explanation.tokens[:6]
+    both = (graph.attention[[3, 5], 5] + graph.attention[[4, 6], 5]) / 2
+    np.testing.assert_allclose(chosen.layer_scores, both[:, :6], rtol=1e-12)
+    widget.method = "flow"
+    flow = attention_flow(graph)[[4, 6], 5]
+    saturated = (flow[1] == flow_bound(graph, [5])[6, 0]).mean()
+    assert widget.chosen().saturation == saturated
+    if not relative:
+        np.testing.assert_allclose(widget.chosen().layer_scores, flow[:, :6], rtol=1e-12)
 
 
 def test_what_is_chosen_of_a_causal_model_is_related_to_uniform_attention():
@@ -347,25 +338,6 @@ FRONT_END = """async ({ state, dark, connected }) => {
   if (connected) document.body.append(window.output);
   window.close = await widget.render({ model: window.model, el: window.output });
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = (
-        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    )
-    if path is None:
-        pytest.fail(
-            "the tests of the widget need Chromium: run apt-get install chromium, or name one in "
-            "the environment variable CHROMIUM"
-        )
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Containers run as root, where Chromium has no sandbox.
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 class FrontEnd:

@@ -428,9 +428,12 @@ class Explainer:
             )
             return
         self._check(chosen)
-        encoded = [self._encode(text, chosen.truncate) for text in inputs]
-        for text in encoded:
+        encoded: list[_Encoded] = []
+        for text in self._encode_all(inputs, chosen.truncate):
+            if isinstance(text, TextError):
+                raise text
             self._position(text, chosen.position, causal=None)
+            encoded.append(text)
         for batch in _batches([len(text.ids) for text in encoded]):
             group = [encoded[index] for index in batch]
             yield from zip(batch, self._explain_batch(group, chosen), strict=True)
@@ -514,6 +517,7 @@ class Explainer:
         residual: float = 0.5,
         receptive_field: Sequence[str | bool] = ("auto",),
         truncate: bool = False,
+        num_threads: int | None = None,
     ) -> LayerScores:
         """Score the tokens of a text by several methods, after a single forward pass.
 
@@ -531,6 +535,7 @@ class Explainer:
             receptive_field: Which of "auto", True and False to score with. It makes no difference
                 to raw attention.
             truncate: As in `explain`.
+            num_threads: How many threads compute flows. None is one for each CPU.
 
         Returns:
             The scores, and what they belong to.
@@ -563,13 +568,15 @@ class Explainer:
         scores = {}
         mask = _mask(graph) if True in relative else None
         for method in methods:
-            plain = scores_of(graph, method, [index])
+            plain = scores_of(graph, method, [index], num_threads)
             for choice in relative:
                 values = plain
                 # A row of raw attention over a uniform row is the same row once it is normalised.
                 if choice and method != "raw":
                     measured = _Measured(-1, [index], plain, [], [seen], [], mask, graph.residual)
-                    uniform = self._uniform_scores(measured, options._replace(method=method))
+                    uniform = _uniform_scores(
+                        measured, options._replace(method=method), self._uniform
+                    )
                     values = relative_to(uniform, plain)
                 scores[method, choice] = values[:, 0, :seen]
         found, wanted = logits[0], targets[0]
@@ -660,45 +667,61 @@ class Explainer:
         return int(pad) if isinstance(pad, int) else 0
 
     def _encode(self, text: Any, truncate: bool) -> _Encoded:
-        if not isinstance(text, str):
-            raise TextError(f"the text is {type(text).__name__}; expected a string")
-        if not text.strip():
-            raise TextError("the text is empty; there is nothing to explain")
-        most = self._most_tokens()
-        fast = bool(getattr(self.tokenizer, "is_fast", False))
-        encoding = self.tokenizer(
-            text,
-            truncation=bool(truncate and most),
-            max_length=most if truncate else None,
-            return_offsets_mapping=fast,
-            return_special_tokens_mask=True,
-            return_attention_mask=True,
-            verbose=False,
-        )
+        [found] = self._encode_all([text], truncate)
+        if isinstance(found, TextError):
+            raise found
+        return found
+
+    def _encode_all(self, texts: Sequence[Any], truncate: bool) -> list[_Encoded | TextError]:
+        """Return each text as the model reads it, or why it cannot."""
+        results: dict[int, _Encoded | TextError] = {}
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                results[index] = TextError(f"the text is {type(text).__name__}; expected a string")
+            elif not text.strip():
+                results[index] = TextError("the text is empty; there is nothing to explain")
+        left = [index for index in range(len(texts)) if index not in results]
+        if left:
+            most = self._most_tokens()
+            encodings = self.tokenizer(
+                [texts[index] for index in left],
+                truncation=bool(truncate and most),
+                max_length=most if truncate else None,
+                return_offsets_mapping=bool(getattr(self.tokenizer, "is_fast", False)),
+                return_special_tokens_mask=True,
+                return_attention_mask=True,
+                verbose=False,
+            )
+            taken = {*inspect.signature(self.model.forward).parameters, "input_ids"}
+            for row, index in enumerate(left):
+                encoding = {name: values[row] for name, values in encodings.items()}
+                results[index] = self._encoded(texts[index], encoding, taken, most)
+        return [results[index] for index in range(len(texts))]
+
+    def _encoded(
+        self, text: str, encoding: dict[str, list[Any]], taken: set[str], most: int | None
+    ) -> _Encoded | TextError:
+        """Return a text from its encoding; `taken` are the names that the model takes."""
         special = [bool(flag) for flag in encoding.pop("special_tokens_mask")]
         offsets = encoding.pop("offset_mapping", None)
-        count = len(encoding["input_ids"])
+        ids = encoding["input_ids"]
+        count = len(ids)
         if count == 0 or all(special):
-            raise TextError(f"the tokenizer finds no token in the text {text!r}")
+            return TextError(f"the tokenizer finds no token in the text {text!r}")
         if most is not None and count > most:
-            raise TextError(
+            return TextError(
                 f"the text has {count} tokens and the model takes {most}; shorten it, or pass "
-                "truncate=True to cut it there"
+                "truncate=True (--truncate) to cut it there"
             )
         # A mask written into the text is a special token, but a place in the text all the same.
         mask = getattr(self.tokenizer, "mask_token_id", None)
         spans = tuple(
             None
-            if offsets is None or (special[i] and encoding["input_ids"][i] != mask)
+            if offsets is None or (special[i] and ids[i] != mask)
             else (int(offsets[i][0]), int(offsets[i][1]))
             for i in range(count)
         )
-        names = set(inspect.signature(self.model.forward).parameters)
-        inputs = {
-            name: list(values)
-            for name, values in encoding.items()
-            if name in names or name == "input_ids"
-        }
+        inputs = {name: list(values) for name, values in encoding.items() if name in taken}
         return _Encoded(
             text, inputs, self._token_texts(text, inputs["input_ids"], spans), spans, tuple(special)
         )
@@ -734,13 +757,12 @@ class Explainer:
         self, text: str, ids: list[int], spans: tuple[tuple[int, int] | None, ...]
     ) -> tuple[str, ...]:
         """What a reader is shown: the token's part of the text, or the token's own name."""
-        names = self.tokenizer.convert_ids_to_tokens(ids)
-        return tuple(
-            str(name)
-            if span is None or not text[slice(*span)].strip()
-            else text[slice(*span)].strip()
-            for name, span in zip(names, spans, strict=True)
-        )
+        shown = ["" if span is None else text[slice(*span)].strip() for span in spans]
+        unnamed = [i for i, name in enumerate(shown) if not name]
+        names = self.tokenizer.convert_ids_to_tokens([ids[i] for i in unnamed])
+        for i, name in zip(unnamed, names, strict=True):
+            shown[i] = str(name)
+        return tuple(shown)
 
     def _position(self, text: _Encoded, position: Any, causal: bool | None) -> int | None:
         """Return the position to explain; None while it depends on whether the graph is causal."""
@@ -917,44 +939,22 @@ class Explainer:
         num_threads: int | None = None,
     ) -> _Measured:
         """Score one text of a batch. The graph, which is large, is gone afterwards."""
-        graph = _graph(captured, row, len(text.ids), options)
+        count = len(text.ids)
+        graph = _graph(captured, row, count, options)
         if positions is None:
             place = self._position(text, options.position, graph.causal)
             positions = [0 if place is None else place]
-        layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
-        scores = scores_of(graph, options.method, positions, num_threads)
-        saturation: list[float | None] = [None] * len(positions)
-        if options.method == "flow":
-            saturation = [*saturation_of(graph, scores, layer, positions)]
-        seen = [place + 1 if graph.causal else graph.tokens for place in positions]
-        relative = options.receptive_field is True or (
-            options.receptive_field == "auto" and graph.causal
-        )
-        mask = _mask(graph) if relative else None
-        count = graph.tokens
-        trace = None
-        if keep_trace:
-            trace = Trace.of(
-                graph,
-                tokens=text.tokens,
-                spans=text.spans,
-                special=text.special,
-                mask=mask,
-                heads=[layer[row, :, :count, :count].numpy() for layer in captured.layers]
-                if options.keep_heads
-                else None,
-            )
-        return _Measured(
-            layer,
+        heads = None
+        if keep_trace and options.keep_heads:
+            heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]
+        return _measure(
+            graph,
+            text,
             positions,
-            scores,
-            saturation,
-            seen,
-            [sink_of(graph, n) for n in seen],
-            # A row of raw attention over a uniform row is the same row once it is normalised.
-            None if options.method == "raw" else mask,
-            graph.residual,
-            trace,
+            options,
+            heads=heads,
+            keep_trace=keep_trace,
+            num_threads=num_threads,
         )
 
     def _make(
@@ -966,119 +966,214 @@ class Explainer:
         options: _Options,
     ) -> list[Explanation]:
         """Return the explanation of each position of one text."""
-        scores = measured.scores
-        if measured.mask is not None:
-            scores = relative_to(self._uniform_scores(measured, options), scores)
-        return [
-            self._explanation(
-                text,
-                scores[:, i, : measured.seen[i]],
-                measured.layer,
-                position,
-                None if logits is None else logits[i if len(logits) > 1 else 0],
-                None if targets is None else targets[i if len(targets) > 1 else 0],
-                measured.saturation[i],
-                measured.sinks[i],
-                measured.mask is not None,
-                measured.trace,
-                options,
-            )
-            for i, position in enumerate(measured.positions)
-        ]
-
-    def _uniform_scores(self, measured: _Measured, options: _Options) -> NDArray[np.float64]:
-        """Return the scores of attention that prefers nothing, over the same mask.
-
-        The residual connection keeps its share, also where that was measured.
-        """
-        masks = measured.mask
-        if masks is None:
-            raise ValueError("there is no mask to be uniform over")
-        count = measured.scores.shape[-1]
-        residual = measured.residual
-        key = (
-            count,
-            residual if isinstance(residual, float) else residual.tobytes(),
-            options.method,
-            tuple(measured.positions),
-            np.packbits(masks).tobytes(),
-        )
-        # Read once, and not read back: another thread may empty the table in between.
-        found = self._uniform.get(key)
-        if found is None:
-            place = np.arange(count)
-            apart = place - place[:, None] + count - 1
-            rows: dict[bytes, NDArray[np.float64]] = {}
-            for mask in masks:
-                if mask.tobytes() not in rows:
-                    allowed = mask[apart].astype(np.float64)
-                    rows[mask.tobytes()] = allowed / allowed.sum(axis=-1, keepdims=True)
-            graph = AttentionGraph([rows[mask.tobytes()] for mask in masks], residual=residual)
-            if len(self._uniform) >= 64:
-                self._uniform.clear()
-            found = scores_of(graph, options.method, measured.positions)
-            self._uniform[key] = found
-        return found
-
-    def _explanation(
-        self,
-        text: _Encoded,
-        scores: NDArray[np.float64],
-        layer: int,
-        position: int,
-        logits: NDArray[np.float64] | None,
-        target: int | None,
-        saturation: float | None,
-        sink: int,
-        relative: bool,
-        trace: Trace | None,
-        options: _Options,
-    ) -> Explanation:
-        kept = [i for i in range(scores.shape[1]) if not (options.drop_sink and i == sink)]
-        notes = notes_on(
-            text.tokens,
-            scores[layer - 1],
-            position,
-            layer,
-            saturation,
-            None if options.drop_sink else sink,
-        )
-        scores = scores[:, kept]
-        if relative and options.drop_sink:
-            scores = shares(scores)
-        prediction = None if logits is None else predict(logits, self._label)
-        explanation = Explanation(
-            tokens=tuple(text.tokens[i] for i in kept),
-            scores=scores[layer - 1],
-            layer_scores=scores,
-            method=options.method,
-            layer=layer,
-            position=position,
-            target=None if target is None or logits is None else self._label(target),
-            prediction=prediction,
-            text=text.text,
-            spans=tuple(text.spans[i] for i in kept),
-            special=tuple(text.special[i] for i in kept),
+        predictions: list[Prediction | None] = [None] * len(measured.positions)
+        names: list[str | None] = [None] * len(measured.positions)
+        if logits is not None:
+            # Of a classifier there is one answer, whatever the position.
+            rows = logits if len(logits) > 1 else [logits[0]] * len(predictions)
+            predictions = [predict(row, self._label) for row in rows]
+            if targets is not None:
+                wanted = targets if len(targets) > 1 else targets * len(names)
+                names = [self._label(target) for target in wanted]
+        return _explanations(
+            text,
+            measured,
+            predictions,
+            names,
+            options,
             model=self.name,
             task=self.task,
-            options={
-                "edges": options.edges,
-                "heads": options.heads,
-                "residual": (
-                    "measured" if options.edges == "value_norm" else float(options.residual)
-                ),
-                "receptive_field": relative,
-                "words": bool(options.words),
-                "special_tokens": bool(options.special_tokens),
-                "drop_sink": bool(options.drop_sink),
-            },
-            saturation=saturation,
-            notes=tuple(notes),
-            trace=trace,
+            uniform=self._uniform,
         )
-        if not options.special_tokens:
-            explanation = explanation.without_special_tokens()
-        return explanation.words() if options.words else explanation
+
+
+# ---- From a graph to explanations, without the model ---------------------------------------------
+
+
+def _measure(
+    graph: AttentionGraph,
+    text: _Encoded,
+    positions: list[int],
+    options: _Options,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    heads: Sequence[Any] | None = None,
+    keep_trace: bool = True,
+    num_threads: int | None = None,
+) -> _Measured:
+    """Score some positions of a text; `mask` is that of the graph, if it is known."""
+    layer = resolve_index(options.layer, graph.layers, "layer", "layers", first=1)
+    scores = scores_of(graph, options.method, positions, num_threads)
+    saturation: list[float | None] = [None] * len(positions)
+    if options.method == "flow":
+        saturation = [*saturation_of(graph, scores, layer, positions)]
+    seen = [place + 1 if graph.causal else graph.tokens for place in positions]
+    relative = options.receptive_field is True or (
+        options.receptive_field == "auto" and graph.causal
+    )
+    if not relative:
+        mask = None
+    elif mask is None:
+        mask = _mask(graph)
+    trace = None
+    if keep_trace:
+        trace = Trace.of(
+            graph,
+            tokens=text.tokens,
+            spans=text.spans,
+            special=text.special,
+            mask=mask,
+            heads=heads,
+        )
+    return _Measured(
+        layer,
+        positions,
+        scores,
+        saturation,
+        seen,
+        [sink_of(graph, n) for n in seen],
+        # A row of raw attention over a uniform row is the same row once it is normalised.
+        None if options.method == "raw" else mask,
+        graph.residual,
+        trace,
+    )
+
+
+def _explanations(
+    text: _Encoded,
+    measured: _Measured,
+    predictions: Sequence[Prediction | None],
+    targets: Sequence[str | None],
+    options: _Options,
+    *,
+    model: str,
+    task: str,
+    uniform: dict[Any, NDArray[np.float64]],
+) -> list[Explanation]:
+    """Return the explanation of each position of a text.
+
+    `uniform` keeps what uniform attention gives, for the next text of the same length.
+    """
+    scores = measured.scores
+    if measured.mask is not None:
+        scores = relative_to(_uniform_scores(measured, options, uniform), scores)
+    return [
+        _explanation(
+            text,
+            scores[:, i, : measured.seen[i]],
+            measured.layer,
+            position,
+            predictions[i],
+            targets[i],
+            measured.saturation[i],
+            measured.sinks[i],
+            measured.mask is not None,
+            measured.trace,
+            options,
+            model,
+            task,
+        )
+        for i, position in enumerate(measured.positions)
+    ]
+
+
+def _uniform_scores(
+    measured: _Measured,
+    options: _Options,
+    known: dict[Any, NDArray[np.float64]],
+    num_threads: int | None = None,
+) -> NDArray[np.float64]:
+    """Return the scores of attention that prefers nothing, over the same mask.
+
+    The residual connection keeps its share, also where that was measured.
+    """
+    masks = measured.mask
+    if masks is None:
+        raise ValueError("there is no mask to be uniform over")
+    count = measured.scores.shape[-1]
+    residual = measured.residual
+    key = (
+        count,
+        residual if isinstance(residual, float) else residual.tobytes(),
+        options.method,
+        tuple(measured.positions),
+        np.packbits(masks).tobytes(),
+    )
+    # Read once, and not read back: another thread may empty the table in between.
+    found = known.get(key)
+    if found is None:
+        place = np.arange(count)
+        apart = place - place[:, None] + count - 1
+        rows: dict[bytes, NDArray[np.float64]] = {}
+        for mask in masks:
+            if mask.tobytes() not in rows:
+                allowed = mask[apart].astype(np.float64)
+                rows[mask.tobytes()] = allowed / allowed.sum(axis=-1, keepdims=True)
+        graph = AttentionGraph([rows[mask.tobytes()] for mask in masks], residual=residual)
+        if len(known) >= 64:
+            known.clear()
+        found = scores_of(graph, options.method, measured.positions, num_threads)
+        known[key] = found
+    return found
+
+
+def _explanation(
+    text: _Encoded,
+    scores: NDArray[np.float64],
+    layer: int,
+    position: int,
+    prediction: Prediction | None,
+    target: str | None,
+    saturation: float | None,
+    sink: int,
+    relative: bool,
+    trace: Trace | None,
+    options: _Options,
+    model: str,
+    task: str,
+) -> Explanation:
+    kept = [i for i in range(scores.shape[1]) if not (options.drop_sink and i == sink)]
+    notes = notes_on(
+        text.tokens,
+        scores[layer - 1],
+        position,
+        layer,
+        saturation,
+        None if options.drop_sink else sink,
+    )
+    scores = scores[:, kept]
+    if relative and options.drop_sink:
+        scores = shares(scores)
+    explanation = Explanation(
+        tokens=tuple(text.tokens[i] for i in kept),
+        scores=scores[layer - 1],
+        layer_scores=scores,
+        method=options.method,
+        layer=layer,
+        position=position,
+        target=target,
+        prediction=prediction,
+        text=text.text,
+        spans=tuple(text.spans[i] for i in kept),
+        special=tuple(text.special[i] for i in kept),
+        model=model,
+        task=task,
+        options={
+            "edges": options.edges,
+            "heads": options.heads,
+            "residual": "measured" if options.edges == "value_norm" else float(options.residual),
+            "receptive_field": relative,
+            "words": bool(options.words),
+            "special_tokens": bool(options.special_tokens),
+            "drop_sink": bool(options.drop_sink),
+        },
+        saturation=saturation,
+        notes=tuple(notes),
+        trace=trace,
+    )
+    if not options.special_tokens:
+        explanation = explanation.without_special_tokens()
+    return explanation.words() if options.words else explanation
 
 
 def _graph(captured: Captured, row: int, count: int, options: _Options) -> AttentionGraph:

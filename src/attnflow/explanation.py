@@ -5,6 +5,8 @@ immutable, it is stored and read without loss, and it says everything that is ne
 again.
 """
 
+import base64
+import binascii
 import json
 import math
 import os
@@ -33,6 +35,9 @@ __all__ = ["Comparison", "Explanation", "Prediction", "clusters"]
 
 METHODS = ("raw", "rollout", "flow")
 INTERPOLATIONS = ("bilinear", "nearest")
+# How a JPEG and a PNG file begin, and how long a picture may be, in bytes.
+PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+MOST_PICTURE = 1_000_000
 FORMAT = "attnflow.explanation"
 VERSION = 1
 
@@ -96,6 +101,8 @@ class Explanation:
             and so on. Its text is empty. None for a text.
         trace: The graph that the scores were read off, for a page that shows more than the scores.
             None if there is none, as of a text too long for it.
+        picture: For an image, a small copy of what its patches cover, to show the scores on: a JPEG
+            or PNG file, of no more than 1,000,000 bytes. None if there is none.
 
     Attributes:
         tokens: As given, a tuple.
@@ -117,6 +124,7 @@ class Explanation:
         notes: As given, a tuple.
         grid: As given, a tuple.
         trace: As given. It is no part of what makes two explanations equal.
+        picture: As given. It is no part of it either.
 
     Raises:
         OptionError: If an argument has the wrong type, shape, length or range.
@@ -149,6 +157,7 @@ class Explanation:
         "model",
         "notes",
         "options",
+        "picture",
         "position",
         "prediction",
         "saturation",
@@ -180,6 +189,7 @@ class Explanation:
     notes: tuple[str, ...]
     grid: tuple[int, int] | None
     trace: Trace | None
+    picture: bytes | None
 
     def __init__(
         self,
@@ -202,6 +212,7 @@ class Explanation:
         notes: Sequence[str] = (),
         grid: tuple[int, int] | None = None,
         trace: Trace | None = None,
+        picture: bytes | None = None,
     ) -> None:
         names = _strings(tokens, "tokens")
         values = _numbers(scores, "scores", 1)
@@ -246,6 +257,7 @@ class Explanation:
             "notes": _strings(notes, "notes"),
             "grid": None if grid is None else _grid(grid, names, flags),
             "trace": None if trace is None else _trace(trace, layers, index, len(source)),
+            "picture": None if picture is None else _picture(picture, grid),
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -468,7 +480,7 @@ class Explanation:
         """Return the explanation as lists, dictionaries, strings and numbers.
 
         Args:
-            trace: Whether the trace is among them, if there is one.
+            trace: Whether the trace is among them, if there is one, and the picture.
 
         Returns:
             What JSON can hold without loss, with the keys "format" and "version" first.
@@ -496,6 +508,8 @@ class Explanation:
         }
         if trace and self.trace is not None:
             data["trace"] = self.trace.to_dict()
+        if trace and self.picture is not None:
+            data["picture"] = base64.b64encode(self.picture).decode("ascii")
         return data
 
     @classmethod
@@ -526,7 +540,7 @@ class Explanation:
                 f"this release of attnflow reads version {VERSION}"
             )
         # Explanations stored before there were any of images have no grid, and many no trace.
-        data = {"grid": None, "trace": None, **data}
+        data = {"grid": None, "trace": None, "picture": None, **data}
         names = [name for name in cls.__slots__ if name not in data]
         if names:
             raise OptionError(f"data lacks {', '.join(repr(name) for name in names)}")
@@ -541,6 +555,11 @@ class Explanation:
             given["prediction"] = Prediction(**prediction)
         if isinstance(given["trace"], Mapping):
             given["trace"] = Trace.from_dict(given["trace"])
+        if isinstance(given["picture"], str):
+            try:
+                given["picture"] = base64.b64decode(given["picture"], validate=True)
+            except (ValueError, binascii.Error) as error:
+                raise OptionError(f"picture is not base64: {error}") from error
         return cls(**given)
 
     def to_dataframe(self) -> Any:
@@ -1206,14 +1225,24 @@ def _prediction(value: Any) -> Prediction:
 def _trace(value: Any, layers: NDArray[np.float64], position: int, length: int) -> Trace:
     if not isinstance(value, Trace):
         raise OptionError(f"trace must be a Trace, got {_short(value)}")
-    if value.layers != len(layers):
+    if value.depth != len(layers):
         raise OptionError(
-            f"trace has {value.layers} layers, but layer_scores has {len(layers)}; "
+            f"trace has {value.depth} layers, but layer_scores has {len(layers)}; "
             "expected as many of each"
         )
     if position >= len(value.tokens):
         raise OptionError(f"position is {position}, but trace has {len(value.tokens)} tokens")
     _spans(value.spans, len(value.tokens), length)
+    return value
+
+
+def _picture(value: Any, grid: Any) -> bytes:
+    if not isinstance(value, bytes) or not value.startswith(PICTURES):
+        raise OptionError(f"picture must be the bytes of a JPEG or PNG file, got {_short(value)}")
+    if len(value) > MOST_PICTURE:
+        raise OptionError(f"picture has {len(value)} bytes; expected {MOST_PICTURE} or fewer")
+    if grid is None:
+        raise OptionError("picture is given for a text; expected None, or a grid of patches")
     return value
 
 

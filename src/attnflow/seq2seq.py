@@ -33,6 +33,7 @@ from attnflow.scoring import (
     shares,
 )
 from attnflow.sound import Listener, is_sound_model, listener
+from attnflow.trace import Trace
 
 if TYPE_CHECKING:
     from attnflow.capture import CapturedPair
@@ -438,7 +439,7 @@ def _source_ids(parts: _Parts, source: str, truncate: bool) -> list[int]:
     if most is not None and len(ids) > most:
         raise TextError(
             f"the source text has {len(ids)} tokens and the model takes {most}; shorten it, or "
-            "pass truncate=True to cut it there"
+            "pass truncate=True (--truncate) to cut it there"
         )
     return ids
 
@@ -751,10 +752,12 @@ def _measure(
         even = _uniform(pair, below, depth, graph.residual)
         uniform = _added_up(_layer_scores(even, options.method, rows, steps), pair)
         scores = relative_to(uniform, scores)
+    trace = _trace(graph, pair, below, options.relative)
     return [
         _explanation(
             parts,
             pair,
+            trace,
             scores[:, i, : len(pair.sizes) + position + 1],
             layer,
             len(pair.sizes) + position,
@@ -766,6 +769,18 @@ def _measure(
         )
         for i, position in enumerate(positions)
     ]
+
+
+def _trace(graph: AttentionGraph, pair: _Pair, below: int, relative: bool) -> Trace | None:
+    """Return what is kept of the graph of a text; that of a sound is too large for a page."""
+    if len(pair.sizes) < pair.positions:
+        return None
+    mask = None
+    if relative:
+        mask = np.ones((graph.layers, 2 * graph.tokens - 1), dtype=np.bool_)
+        # In the self-attention of the decoder, the target does not see what follows.
+        mask[below::2, graph.tokens :] = False
+    return Trace.of(graph, tokens=pair.tokens, spans=pair.spans, special=pair.special, mask=mask)
 
 
 def _layer_scores(
@@ -832,6 +847,7 @@ def _sinks(graph: AttentionGraph, pair: _Pair, position: int) -> list[int]:
 def _explanation(
     parts: _Parts,
     pair: _Pair,
+    trace: Trace | None,
     scores: NDArray[np.float64],
     layer: int,
     position: int,
@@ -890,6 +906,8 @@ def _explanation(
         },
         saturation=saturation,
         notes=tuple(notes),
+        # What follows the position has no part in it.
+        trace=None if trace is None else trace.first(seen),
     )
     if not options.special_tokens:
         explanation = explanation.without_special_tokens()

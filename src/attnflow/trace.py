@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
-from attnflow.graph import AttentionGraph
+from attnflow.graph import AttentionGraph, encoder_decoder_graph
 
 __all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
 
@@ -49,6 +49,9 @@ class Trace:
             (L, 2 n - 1), if scores are to be related to uniform attention. None if they are not.
         heads: The weights of each head, 16 bits each, of shape (L, H, n, n). None if they were not
             kept.
+        encoder: Of an encoder-decoder, how many layers its encoder has and how many tokens its
+            source, the first of all. Its graph is that of `attnflow.encoder_decoder_graph`, in
+            which a layer of the decoder is two. None for any other model.
 
     Attributes:
         tokens: As given, a tuple.
@@ -59,6 +62,7 @@ class Trace:
         residual: As given; an array is read-only.
         mask: As given, read-only.
         heads: As given, read-only.
+        encoder: As given, a tuple.
 
     Raises:
         OptionError: If an argument has the wrong type, shape or range.
@@ -74,7 +78,17 @@ class Trace:
                 [0.25, 0.75]]])
     """
 
-    __slots__ = ("bits", "heads", "mask", "residual", "spans", "special", "tokens", "weights")
+    __slots__ = (
+        "bits",
+        "encoder",
+        "heads",
+        "mask",
+        "residual",
+        "spans",
+        "special",
+        "tokens",
+        "weights",
+    )
 
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int] | None, ...]
@@ -84,6 +98,7 @@ class Trace:
     residual: float | NDArray[np.float64]
     mask: NDArray[np.bool_] | None
     heads: NDArray[np.uint16] | None
+    encoder: tuple[int, int] | None
 
     def __init__(
         self,
@@ -96,6 +111,7 @@ class Trace:
         residual: float | NDArray[np.float64],
         mask: NDArray[np.bool_] | None = None,
         heads: NDArray[np.uint16] | None = None,
+        encoder: tuple[int, int] | None = None,
     ) -> None:
         count = len(tokens)
         if not FEWEST_BITS <= bits <= FINE_BITS:
@@ -123,6 +139,8 @@ class Trace:
                     f"heads has shape {heads.shape}; expected ({layers}, H, {count}, {count})"
                 )
             _check_rows(heads, COARSE_BITS, "heads")
+        if encoder is not None:
+            _check_sides(weights, encoder)
         if isinstance(residual, float):
             valid = 0.0 <= residual <= 1.0
         else:
@@ -144,6 +162,7 @@ class Trace:
             "residual": residual,
             "mask": None if mask is None else _read_only(mask),
             "heads": None if heads is None else _read_only(heads),
+            "encoder": None if encoder is None else tuple(encoder),
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -163,8 +182,28 @@ class Trace:
 
     @property
     def layers(self) -> int:
-        """The number of layers, L."""
+        """The number of layers of the graph, L."""
         return len(self.weights)
+
+    @property
+    def depth(self) -> int:
+        """The number of layers to explain: of an encoder-decoder those of the decoder, else L."""
+        return self.layers if self.encoder is None else (self.layers - self.encoder[0]) // 2
+
+    def level(self, layer: int, position: int) -> int:
+        """Return the layer of the graph in which a layer of a position ends.
+
+        Args:
+            layer: The layer, from 1: of an encoder-decoder one of the decoder for a position of the
+                target, and one of the encoder for a position of the source.
+            position: The position.
+
+        Returns:
+            The layer of the graph, from 1: the layer itself, but for a target's position.
+        """
+        if self.encoder is None or position < self.encoder[1]:
+            return layer
+        return self.encoder[0] + 2 * layer
 
     @property
     def nbytes(self) -> int:
@@ -195,11 +234,15 @@ class Trace:
 
         Returns:
             The trace, or None if it would be of more than 4,194,304 weights, as 12 layers of 592
-            tokens are, or if positions pass a layer, as in an encoder-decoder.
+            tokens are.
         """
         count = graph.attention.size
-        if count > MOST_WEIGHTS or count == 0 or graph.passing.any():
+        if count > MOST_WEIGHTS or count == 0:
             return None
+        encoder = None
+        if graph.passing.any():
+            # Targets pass the encoder, and sources all that is above it.
+            encoder = int(graph.passing[:, -1].sum()), int((~graph.passing[0]).sum())
         bits = FINE_BITS if count <= FINE_WEIGHTS else COARSE_BITS
         kept = None
         if heads is not None and sum(np.size(layer) for layer in heads) <= MOST_HEAD_WEIGHTS:
@@ -213,6 +256,35 @@ class Trace:
             residual=graph.residual,
             mask=mask,
             heads=kept,
+            encoder=encoder,
+        )
+
+    def first(self, count: int) -> "Trace":
+        """Return the trace of the first tokens, to which no later one makes a difference.
+
+        Args:
+            count: How many. Those of a causal model, or of the target of an encoder-decoder, do not
+                attend to what follows.
+
+        Returns:
+            The trace; it shares its weights with this one.
+
+        Raises:
+            OptionError: If one of them attends to a later token.
+        """
+        if self.weights[:, :count, count:].any():
+            raise OptionError(f"one of the first {count} tokens attends to a later one")
+        last, residual = len(self.tokens) - 1, self.residual
+        return Trace(
+            tokens=self.tokens[:count],
+            spans=self.spans[:count],
+            special=self.special[:count],
+            weights=self.weights[:, :count, :count],
+            bits=self.bits,
+            residual=residual if isinstance(residual, float) else residual[:, :count],
+            mask=None if self.mask is None else self.mask[:, last + 1 - count : last + count],
+            heads=None if self.heads is None else self.heads[:, :, :count, :count],
+            encoder=self.encoder,
         )
 
     def attention(self) -> NDArray[np.float64]:
@@ -223,15 +295,41 @@ class Trace:
 
     def graph(self) -> AttentionGraph:
         """Return the graph, as exact as the trace is."""
-        return AttentionGraph(self.attention(), residual=self.residual)
+        return self._graph_of(self.attention())
+
+    def uniform(self) -> AttentionGraph:
+        """Return the graph of attention that prefers nothing, over the same mask.
+
+        Raises:
+            OptionError: If there is no mask, so that scores are not to be related to it.
+        """
+        if self.mask is None:
+            raise OptionError("this trace has no mask to be uniform over")
+        place = np.arange(len(self.tokens))
+        allowed = self.mask[:, place - place[:, None] + len(place) - 1]
+        if self.encoder is not None:
+            allowed &= _sides(self.layers, len(place), self.encoder)
+        return self._graph_of(allowed / allowed.sum(axis=-1, keepdims=True))
+
+    def _graph_of(self, attention: NDArray[np.float64]) -> AttentionGraph:
+        if self.encoder is None:
+            return AttentionGraph(attention, residual=self.residual)
+        below, source = self.encoder
+        return encoder_decoder_graph(
+            attention[:below, :source, :source],
+            attention[below::2, source:, source:],
+            attention[below + 1 :: 2, source:, :source],
+            residual=self.residual,
+            allow_empty=True,
+        )
 
     def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
         """Return the trace as lists, dictionaries, strings and numbers.
 
         Args:
-            most_bytes: Leave out the last bits of the weights, as many as it takes to make the
-                weights no more than this many characters, if 8 bits are enough for that. None
-                keeps all.
+            most_bytes: Leave out the last bits of the weights, and of those of the heads, as many
+                as it takes to make them no more than this many characters together, if 8 bits are
+                enough for that. None keeps all.
 
         Returns:
             What JSON can hold. Weights are text: for each byte of a weight, from the highest down,
@@ -242,7 +340,21 @@ class Trace:
             bits = max(FEWEST_BITS, bits - 4)
             packed = _packed(_codes(self.attention(), bits), bits)
         residual = self.residual
-        heads = self.heads
+        heads = None
+        if self.heads is not None:
+            head_bits, packed_heads = COARSE_BITS, _packed(self.heads, COARSE_BITS)
+            while (
+                most_bytes is not None
+                and len(packed) + len(packed_heads) > most_bytes
+                and head_bits > FEWEST_BITS
+            ):
+                head_bits -= 4
+                packed_heads = _packed(_rescaled(self.heads, COARSE_BITS, head_bits), head_bits)
+            heads = {
+                "count": self.heads.shape[1],
+                "bits": head_bits,
+                "weights": packed_heads,
+            }
         return {
             "layers": self.layers,
             "tokens": list(self.tokens),
@@ -250,11 +362,10 @@ class Trace:
             "special": list(self.special),
             "bits": bits,
             "weights": packed,
+            "encoder": None if self.encoder is None else list(self.encoder),
             "residual": residual if isinstance(residual, float) else residual.tolist(),
             "mask": None if self.mask is None else _packed(self.mask.astype(np.uint8), 8),
-            "heads": None
-            if heads is None
-            else {"count": heads.shape[1], "weights": _packed(heads, COARSE_BITS)},
+            "heads": heads,
         }
 
     @classmethod
@@ -306,8 +417,16 @@ class Trace:
             number = _whole(heads["count"], "heads.count")
             if not 0 < number * size <= MOST_HEAD_WEIGHTS:
                 raise OptionError(f"a trace of {number} heads of {size} weights cannot be read")
-            heads = _unpacked(heads["weights"], number * size, COARSE_BITS, "heads")
-            heads = heads.astype(np.uint16).reshape(layers, number, count, count)
+            head_bits = _whole(heads.get("bits", COARSE_BITS), "heads.bits")
+            if not FEWEST_BITS <= head_bits <= COARSE_BITS:
+                raise OptionError(f"heads of a trace have {head_bits} bits, which cannot be read")
+            heads = _unpacked(heads["weights"], number * size, head_bits, "heads")
+            heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, number, count, count)
+        encoder: Any = data.get("encoder")
+        if encoder is not None:
+            if not isinstance(encoder, list) or len(encoder) != 2:
+                raise OptionError("encoder of a trace must be a pair of whole numbers")
+            encoder = tuple(_whole(item, "encoder") for item in encoder)
         weights = _unpacked(data["weights"], size, bits, "weights")
         return cls(
             tokens=tokens,
@@ -318,6 +437,7 @@ class Trace:
             residual=residual,
             mask=mask,
             heads=heads,
+            encoder=encoder,
         )
 
 
@@ -353,10 +473,53 @@ def _check_rows(codes: NDArray[Any], bits: int, name: str) -> None:
         raise OptionError(f"{name} has a row whose highest weight is {wrong}; expected {top}")
 
 
+def _sides(layers: int, count: int, encoder: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return which edges an encoder-decoder may have, of shape (L, n, n).
+
+    The source attends to itself in the encoder's layers. Above, the target attends to itself and to
+    the source by turns. Whoever does not attend passes, and keeps to itself.
+    """
+    below, source = encoder
+    allowed = np.zeros((layers, count, count), dtype=np.bool_)
+    allowed[:below, :source, :source] = True
+    allowed[:below, source:, source:] = np.eye(count - source, dtype=np.bool_)
+    allowed[below:, :source, :source] = np.eye(source, dtype=np.bool_)
+    allowed[below::2, source:, source:] = True
+    allowed[below + 1 :: 2, source:, :source] = True
+    return allowed
+
+
+def _check_sides(weights: NDArray[Any], encoder: tuple[int, int]) -> None:
+    below, source = encoder
+    layers, count = weights.shape[:2]
+    steps = layers - below
+    if not (0 < below < layers and 0 < source < count and steps % 2 == 0):
+        raise OptionError(
+            f"encoder is {encoder}, but there are {layers} layers and {count} tokens; expected "
+            "fewer layers, two for each layer of the decoder being left, and fewer tokens"
+        )
+    allowed = _sides(layers, count, encoder)
+    # A position that takes nothing from the source keeps to itself.
+    allowed[below + 1 :: 2] |= np.eye(count, dtype=np.bool_)
+    if weights[~allowed].any():
+        raise OptionError(f"weights has an edge that an encoder-decoder with {encoder} has not")
+
+
 def _codes(weights: NDArray[Any], bits: int) -> NDArray[np.unsignedinteger[Any]]:
-    highest = weights.max(axis=-1, keepdims=True)
-    codes: NDArray[Any] = np.rint(weights * ((2**bits - 1) / highest))
-    return codes.astype(np.uint16 if bits <= 16 else np.uint32)
+    codes = np.empty(weights.shape, dtype=np.uint16 if bits <= 16 else np.uint32)
+    # Layer by layer, in memory that stays in a processor's cache.
+    scaled = np.empty(weights.shape[1:])
+    for layer, kept in zip(weights, codes, strict=True):
+        np.multiply(layer, (2**bits - 1) / layer.max(axis=-1, keepdims=True), out=scaled)
+        np.rint(scaled, out=scaled)
+        kept[...] = scaled
+    return codes
+
+
+def _rescaled(codes: NDArray[Any], bits: int, wanted: int) -> NDArray[np.uint16]:
+    """Return codes of so many bits, up to 16, as codes of another number of them."""
+    scale = (2**wanted - 1) / (2**bits - 1)
+    return codes if bits == wanted else np.rint(codes * scale).astype(np.uint16)
 
 
 def _packed(codes: NDArray[Any], bits: int) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,9 @@ TASKS: Final = {
     "image-classification": ("ForImageClassification", "ForImageClassificationWithTeacher"),
     "image-encoder": (),
 }
+
+# How many pixels the longer side of a small copy of an image has.
+SMALL: Final = 384
 
 # How many labels an error lists.
 LISTED: Final = 10
@@ -164,12 +168,14 @@ class _Picture(NamedTuple):
         grid: The rows and columns of patches.
         area: What the patches cover of the user's image: top, left, bottom and right, as shares of
             its height and width.
+        small: A small copy of that, a JPEG file; None where Pillow is not installed.
     """
 
     pixels: Any
     size: tuple[int, int]
     grid: tuple[int, int]
     area: Area
+    small: bytes | None
 
 
 # ---- The model -----------------------------------------------------------------------------------
@@ -445,7 +451,25 @@ def _prepare(
                 f"{width}, which is less than a patch of {layout.kernel[0]} x {layout.kernel[1]}"
             )
         known[size] = grid, _area(processor, size, (height, width), layout.covered(grid))
-    return _Picture(pixels[0], size, *known[size])
+    grid, area = known[size]
+    return _Picture(pixels[0], size, grid, area, _small(colours, area))
+
+
+def _small(colours: NDArray[np.uint8], area: Area) -> bytes | None:
+    """Return a small copy of an area of an image, for views that show scores on it."""
+    if find_spec("PIL") is None:
+        return None
+    height, width = colours.shape[:2]
+    top, left, bottom, right = area
+    # What the processor added around the image is black, here as there.
+    first, above = round(left * width), round(top * height)
+    last, below = round(right * width), round(bottom * height)
+    box = (first, above, max(first + 1, last), max(above + 1, below))
+    picture = _pillow("PIL.Image").fromarray(colours).crop(box)
+    picture.thumbnail((SMALL, SMALL))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=80)
+    return file.getvalue()
 
 
 def _area(processor: Any, size: tuple[int, int], prepared: tuple[int, int], covered: Area) -> Area:
@@ -875,6 +899,7 @@ def _explanation(
         saturation=saturation,
         notes=notes,
         grid=picture.grid,
+        picture=picture.small,
         trace=Trace.of(
             graph,
             tokens=tokens,

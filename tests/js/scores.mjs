@@ -1,23 +1,36 @@
-// Read an explanation with a trace, and print what the page computes of it. For the Python tests.
+// Read an explanation with a trace, and print what the page computes of it, for each position and
+// each of its layers. For the Python tests.
 
 import { readFileSync } from "node:fs";
-import { Network } from "../../src/attnflow/view/page/flow.js";
-import { Graph } from "../../src/attnflow/view/page/graph.js";
-import { readTrace } from "../../src/attnflow/view/page/trace.js";
+import { finish } from "../../src/attnflow/view/page/flow.js";
+import { Numbers } from "../../src/attnflow/view/page/numbers.js";
 
-const { trace } = JSON.parse(readFileSync(0, "utf8"));
-const { attention, residual, tokens } = await readTrace(trace);
-const graph = new Graph(attention, residual, tokens);
-const network = new Network(graph);
+const { trace, ...explanation } = JSON.parse(readFileSync(0, "utf8"));
+const { tokens: labels, special } = trace;
+const numbers = await Numbers.read({ explanation, trace, labels, special });
+const tokens = Array.from(labels.keys());
 const every = (work) =>
-  attention.map((_, layer) =>
-    Array.from({ length: tokens }, (__, position) => Array.from(work(layer + 1, position))),
+  tokens.map((position) =>
+    Array.from({ length: numbers.layersOf(position) }, (_, i) => work(i + 1, position)),
   );
-const all = Array.from({ length: tokens }, (_, token) => token);
+for (const position of tokens) {
+  const layers = Array.from({ length: numbers.layersOf(position) }, (_, i) => i + 1);
+  finish(numbers.flowWork(position, layers, -1, () => {}));
+}
+const scores = (method) =>
+  every((layer, position) => Array.from(numbers.scores(method, layer, position)));
+const cut = (layer, position, token) => {
+  const found = finish(numbers.cutSteps(layer, position, token));
+  return [found.value, found.cut.reduce((sum, [, , , capacity]) => sum + capacity, 0)];
+};
 process.stdout.write(
   JSON.stringify({
-    raw: every((layer, position) => graph.raw(layer, position)),
-    rollout: every((layer, position) => graph.rollout(layer, position)),
-    flow: every((layer, position) => all.map((token) => network.value(layer, position, token))),
+    raw: scores("raw"),
+    rollout: scores("rollout"),
+    flow: scores("flow"),
+    saturation: every((layer, position) => numbers.saturation(layer, position)),
+    cuts: every((layer, position) =>
+      tokens.map((token) => (numbers.sees(position, token) ? cut(layer, position, token) : null)),
+    ),
   }),
 );

@@ -5,7 +5,7 @@ weights to the recording of the capture under way.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from attnflow.capture.recording import Recording
 from attnflow.errors import AttentionError
 
 __all__ = [
@@ -53,6 +54,10 @@ class Recorder(Protocol):
 # a model that another thread runs at that moment gives its usual output and is not recorded.
 RECORDING: Final[ContextVar[Recorder | None]] = ContextVar("attnflow_recording", default=None)
 
+# Attention of more bytes than this is computed some items at a time. Each step of it goes through
+# all weights, which is a third faster if they stay in the cache of a CPU.
+PART_BYTES: Final = 2**22
+
 # Arguments that change the weights, which only a model's own attention function knows how to apply.
 _OWN_ARGUMENTS: Final = ("softcap", "s_aux", "position_bias", "head_mask")
 
@@ -85,10 +90,59 @@ def recorded_attention(
     if recording is not None and recording.gradients:
         query = with_gradient(query)
     attend = _own_attention(module)
+    size = _part_size(query, key)
+    if (
+        isinstance(recording, Recording)
+        and size < len(query)
+        and recording.takes_parts(len(query))
+        and _can_be_split(len(query), key, value, attention_mask, (*arguments, *options.values()))
+    ):
+        outputs: list[torch.Tensor] = []
+
+        def parts() -> Iterator[torch.Tensor]:
+            for start in range(0, len(query), size):
+                part = slice(start, start + size)
+                mask = attention_mask
+                if mask is not None and len(mask) > 1:
+                    mask = mask[part]
+                output, weights = attend(
+                    module, query[part], key[part], value[part], mask, *arguments, **options
+                )
+                outputs.append(output)
+                yield weights
+
+        recording.add_parts(parts())
+        return torch.cat(outputs), None
     output, weights = attend(module, query, key, value, attention_mask, *arguments, **options)
     if recording is not None:
         recording.take(module, weights, value, output)
     return output, None
+
+
+def _part_size(query: torch.Tensor, key: torch.Tensor) -> int:
+    """Return how many items' attention stays in the cache of a CPU; elsewhere all may."""
+    if query.device.type != "cpu":
+        return len(query)
+    item: int = query.shape[1] * query.shape[2] * key.shape[2] * query.element_size()
+    return max(1, PART_BYTES // max(1, item))
+
+
+def _can_be_split(
+    items: int,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    others: tuple[Any, ...],
+) -> bool:
+    """Whether it is known of all that an attention function is given which part is of which item.
+
+    Of other tensors that is not known, unless they have one part for all items.
+    """
+    masked = attention_mask is None or (
+        attention_mask.ndim == 4 and attention_mask.shape[0] in (1, items)
+    )
+    shared = all(other.shape[:1] == (1,) for other in others if torch.is_tensor(other))
+    return masked and shared and len(key) == len(value) == items
 
 
 def with_gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The attention weights of one forward pass, taken down layer by layer."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -57,6 +58,23 @@ class Recording:
         """
         self._check_shape(tuple(weights.shape))
         self._keep(weights)
+
+    def takes_parts(self, items: int) -> bool:
+        """Whether a layer of so many items may come in parts: each is fused and let go of."""
+        return items == self._batch and self._heads is not None and not self.gradients
+
+    def add_parts(self, parts: Iterable[torch.Tensor]) -> None:
+        """Take the weights of the next layer, each part of some items, (b, H, n, n).
+
+        Raises:
+            AttentionError: If the shape is not that of attention among all the tokens.
+            OptionError: If `heads` is the index of a head that there is not.
+        """
+        fused = []
+        for weights in parts:
+            self._check_shape((self._batch, *weights.shape[1:]))
+            fused.append(fuse_heads(weights.detach(), self._heads, len(self.layers) + 1).cpu())
+        self.layers.append(torch.cat(fused))
 
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
         """Take what the next layer has computed, of shape (B, H, n, m), that was checked before.

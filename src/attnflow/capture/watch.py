@@ -116,6 +116,10 @@ class EdgeRecording(Recording):
         self._check_shape(tuple(weights.shape))
         self.expect(weights, values, output)
 
+    def takes_parts(self, items: int) -> bool:
+        """No: what an edge weighs is found once the layer's output goes on, which is whole."""
+        return False
+
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
         """Take what an attention layer has computed, its shape having been checked before."""
         groups = weights.shape[1] // values.shape[1]

@@ -1,4 +1,4 @@
-"""`attnflow bench`: time attnflow against other maximum-flow solvers."""
+"""`attnflow bench`: time attnflow against other maximum-flow solvers, or its runs over texts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnflow.bench import inputs, report, results
+from attnflow.bench import dataset, inputs, report, results
 from attnflow.bench.results import Record
 from attnflow.bench.solvers import check_installed
 from attnflow.bench.suite import QUICK_BUDGET, Job, Options, Suite
@@ -23,6 +24,9 @@ __all__ = ["add_parser", "run"]
 _DESCRIPTION = """\
 Time attnflow against networkx, scipy, igraph, OR-tools and PyMaxflow on the same attention,
 check that all give the same answers, and print tables of times and ratios.
+
+With --dataset, time attnflow run instead: against a plain loop over the texts, and against the
+model's own forward pass.
 """
 
 _EPILOG = """\
@@ -31,11 +35,14 @@ examples:
   attnflow bench --quick --kinds soft,causal
   attnflow bench --output bench.json --resume
   attnflow bench --from bench.json --markdown benchmarks.md
+  attnflow bench --dataset --texts 50000 --output dataset.json
 
 exit status: 0 when all solvers agree, 1 when one does not or fails, 130 after Ctrl-C
 """
 
-_MEASURING = ("output", "quick", "tokens", "kinds", "budget", "seed", "threads", "resume")
+_SOLVERS = ("kinds", "budget", "seed", "threads", "resume")
+_DATASET = ("workers", "engine", "texts")
+_MEASURING = ("dataset", "output", "quick", "tokens", *_SOLVERS, *_DATASET)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -52,9 +59,10 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("--dataset", action="store_true", help="time attnflow run, not the solvers")
     add("--output", metavar="FILE.json", help="save what was measured, after every measurement")
     add("--quick", action="store_true", help="small graphs and few pairs: does everything work?")
-    add("--tokens", metavar="N,N", help="numbers of tokens (default: 16,32,64,128,256,512)")
+    add("--tokens", metavar="N,N", help="numbers of tokens (default: 16 to 512, or 16,64,256)")
     add(
         "--kinds",
         metavar="KIND,KIND",
@@ -71,6 +79,14 @@ def add_parser(subparsers: Any) -> None:
     add("--resume", action="store_true", help="continue the run saved in --output")
     add("--from", dest="source", metavar="FILE.json", help="show a saved run, measure nothing")
     add("--markdown", metavar="FILE.md", help="write the tables as a Markdown page")
+    data = parser.add_argument_group("with --dataset")
+    data.add_argument("--workers", type=int, metavar="N", help="how many CPUs (default: all)")
+    data.add_argument(
+        "--engine", metavar="NAME,NAME", help="engines of attnflow run (default: local)"
+    )
+    data.add_argument(
+        "--texts", type=int, metavar="N", help="watch the memory of a run over so many texts"
+    )
     add("--json", action="store_true", help="print the result as JSON instead of tables")
 
 
@@ -87,30 +103,78 @@ def run(args: argparse.Namespace) -> int:
         OptionError: an option cannot be used.
         MissingExtraError: something that is needed is not installed.
     """
-    check_installed()
     markdown = _destination(args.markdown, "--markdown")
     if args.source is not None:
-        # Not `in (None, False)`: --seed 0 equals False.
-        given = [
-            name
-            for name in _MEASURING
-            if getattr(args, name) is not None and getattr(args, name) is not False
-        ]
-        if given:
-            raise OptionError(
-                f"--{given[0]}: cannot be used with --from, which shows a saved run and measures "
-                "nothing"
-            )
+        _refuse(args, _MEASURING, "--from, which shows a saved run and measures nothing")
         document = results.load(Path(args.source))
         interrupted = False
+    elif args.dataset:
+        _refuse(args, _SOLVERS, "--dataset")
+        document, interrupted = _measure_dataset(args)
     else:
+        _refuse(args, _DATASET, None)
+        check_installed()
         document, interrupted = _measure(args)
+    about = dataset if document["options"].get("dataset") else report
     if markdown is not None:
-        write_whole(markdown, report.markdown(document))
+        write_whole(markdown, about.markdown(document))
     _show(document, as_json=args.json)
     if interrupted:
         return 130
-    return 0 if report.summary(document)["agree"] else 1
+    return 0 if about is dataset or report.summary(document)["agree"] else 1
+
+
+def _refuse(args: argparse.Namespace, names: tuple[str, ...], other: str | None) -> None:
+    """Refuse options that do not go with another one, or not without --dataset."""
+    for name in names:
+        value = getattr(args, name)
+        # Not `in (None, False)`: --seed 0 equals False.
+        if value is not None and value is not False:
+            why = "is for --dataset" if other is None else f"cannot be used with {other}"
+            raise OptionError(f"--{name}: {why}")
+
+
+def _measure_dataset(args: argparse.Namespace) -> tuple[Record, bool]:
+    """Time runs over data sets; return the document and whether Ctrl-C cut it short."""
+    from attnflow.dataset.local import cpus
+    from attnflow.dataset.source import require_pyarrow
+
+    inputs.check_available("real")
+    require_pyarrow()
+    tokens = dataset.QUICK_TOKENS if args.quick else dataset.TOKENS
+    options = dataset.DatasetOptions(
+        tokens=tokens if args.tokens is None else _numbers(args.tokens),
+        engines=tuple((args.engine or "local").split(",")),
+        workers=cpus() if args.workers is None else args.workers,
+        texts=args.texts or 0,
+        quick=args.quick,
+    )
+    output = _destination(args.output, "--output")
+    _warn_if_busy()
+    document = dataset.new(options)
+    interrupted = False
+    jobs = dataset.jobs(options)
+    try:
+        for done, job in enumerate(jobs, 1):
+            print(f"[{done}/{len(jobs)}] {job}", file=sys.stderr, flush=True)
+            document["measurements"][job] = dataset.measure(options, job)
+            document["summary"] = {
+                "ratios": dataset.ratios(document),
+                "targets": dataset.targets(document),
+            }
+            document["complete"] = done == len(jobs)
+            if output is not None:
+                results.save(document, output)
+    except KeyboardInterrupt:
+        interrupted = True
+        print("stopped; what was measured until now follows", file=sys.stderr)
+    return document, interrupted
+
+
+def _warn_if_busy() -> None:
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"the machine is busy (load average {load:.2f}): times will be off", file=sys.stderr)
 
 
 def _measure(args: argparse.Namespace) -> tuple[Record, bool]:
@@ -126,9 +190,7 @@ def _measure(args: argparse.Namespace) -> tuple[Record, bool]:
         if args.resume:
             print(f"nothing is saved in {output} yet: a new run", file=sys.stderr)
         document = results.new(options.record())
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"the machine is busy (load average {load:.2f}): times will be off", file=sys.stderr)
+    _warn_if_busy()
     document["left_out"] = left_out
     document["complete"] = False
 
@@ -256,18 +318,20 @@ def _show(document: Record, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(document, indent=1, allow_nan=False))
         return
-    tables = report.tables(document)
-    if sys.stdout.isatty():
+    about = dataset if document["options"].get("dataset") else report
+    tables = about.tables(document)
+    lines = [] if about is dataset else report.agreement(document)
+    if sys.stdout.isatty() and find_spec("rich") is not None:
         from rich.console import Console
 
         console = Console()
         for table in tables:
             console.print(report.rich_table(table))
             console.print()
-        for line in report.agreement(document):
+        for line in lines:
             console.print(line, markup=False)
         return
     for table in tables:
         print(report.plain(table), end="\n\n")
-    for line in report.agreement(document):
+    for line in lines:
         print(line)

@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnflow.errors import DataError, OptionError, TextError
+from attnflow.cli import options as shared
+from attnflow.dataset.store import MANIFEST
+from attnflow.errors import DataError, ModelError, OptionError, TextError
 from attnflow.evaluate.evaluation import Skipped, check_path
 from attnflow.evaluate.texts import FORMATS, Text, read_texts
 from attnflow.importance import REFERENCES
@@ -17,9 +20,14 @@ from attnflow.importance import REFERENCES
 if TYPE_CHECKING:
     from attnflow.evaluate.evaluation import Evaluation
     from attnflow.evaluate.run import Run
+    from attnflow.evaluate.statistics import Statistics
+    from attnflow.evaluate.stored import StoredRun
     from attnflow.explain import Explainer
 
 __all__ = ["add_parser", "run"]
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+"""How the names of images end."""
 
 EPILOG = """\
 examples:
@@ -28,9 +36,39 @@ examples:
   attnflow evaluate --model ./my-model --data texts.txt --references blank_out,gradient_x_input \\
       --layers 1,3,6 --json > evaluation.json
   attnflow evaluate --model ./my-decoder --data texts.txt --receptive-field both --drop-sink both
+  attnflow evaluate --model ./my-translator --data pairs.csv --text-column en --target-column de
+  attnflow evaluate --model ./my-vit --data photos/ --faithfulness
   attnflow evaluate --model ./my-model --data texts.jsonl --store run.jsonl   # may be stopped, and
                                                                               # started again
+  attnflow evaluate --model ./my-model --data texts.txt --workers 4
+  attnflow evaluate --model ./my-model --data texts.txt --engine ray --address auto
+
+on the output of attnflow run, whose scores are taken as they are stored:
+  attnflow evaluate --data out/                        # with the model that it was made with
+  attnflow evaluate --data out/ --model ./moved-model --references gradient_norm --store refs.jsonl
+  attnflow evaluate --data out/ --references none      # what can be said without a model
 """
+
+# What is decided by what is stored, where the output of a run is evaluated.
+_SETTLED = (
+    "format",
+    "text_column",
+    "label_column",
+    "target_column",
+    "truncate",
+    "methods",
+    "edges",
+    "layers",
+    "position",
+    "target",
+    "heads",
+    "residual",
+    "receptive_field",
+    "drop_sink",
+    "faithfulness",
+    "removal",
+    "max_new_tokens",
+)
 
 # Where nobody watches a bar, a line now and then.
 _SECONDS_BETWEEN_LINES = 60.0
@@ -51,20 +89,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add(
-        "--model",
-        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes "
-        "with attnflow)",
-    )
-    add(
-        "--task",
-        default="auto",
-        help="auto, classification, masked-lm or causal-lm (default: auto)",
-    )
+    shared.add_model(parser)
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--data", required=True, metavar="FILE", help="the texts; - is standard input"
+        "--data",
+        required=True,
+        metavar="PATH",
+        help="a file of texts, or - for standard input; for a vision model a folder of images, or "
+        "a file of their paths; or the output of attnflow run",
     )
     data.add_argument(
         "--format",
@@ -79,46 +111,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="C",
         help="explain the class in this column, not the one that the model predicts",
     )
+    data.add_argument(
+        "--target-column",
+        metavar="C",
+        help="of an encoder-decoder: the column of targets (default: what the model writes)",
+    )
     data.add_argument("--limit", type=int, metavar="N", help="read this many texts at most")
-    data.add_argument("--truncate", action="store_true", help="cut texts that are too long")
+    shared.add_truncate(data)
 
     what = parser.add_argument_group("what is evaluated")
     what.add_argument(
         "--methods", default="raw,rollout,flow", help="of raw,rollout,flow (default: all)"
     )
     what.add_argument(
-        "--edges",
-        default="attention",
-        help="of attention,gradient,effective,value_norm (default: attention)",
-    )
-    what.add_argument(
         "--references",
         default="blank_out",
-        help=f"of {','.join(REFERENCES)} (default: blank_out)",
+        help=f"of {','.join(REFERENCES)} (default: blank_out); none, for the output of a run",
     )
     what.add_argument("--layers", metavar="N,N", help="from 1; -1 is the last (default: all)")
-    what.add_argument(
-        "--position",
-        type=_index_or_name,
-        default="auto",
-        help="an index, cls, mask, last or auto (default: auto)",
-    )
-    what.add_argument("--target", type=_index_or_name, help="the class or token to explain")
-    what.add_argument(
-        "--heads",
-        type=_index_or_name,
-        default="mean",
-        help="mean, max, min, sum or the index of a head (default: mean)",
-    )
-    what.add_argument(
-        "--residual", type=float, default=0.5, help="share of the residual, 0 to 1 (default: 0.5)"
-    )
-    what.add_argument(
-        "--receptive-field",
-        choices=("auto", "on", "off", "both"),
-        default="auto",
-        help="relate scores to uniform attention over the same mask (auto: for causal models)",
-    )
+    shared.add_scoring(what, several=True)
     what.add_argument(
         "--drop-sink",
         nargs="?",
@@ -129,7 +140,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     what.add_argument(
         "--replacement",
-        type=_index_or_name,
+        type=shared.index_or_name,
         default="auto",
         help="what blank-out puts in a token's place: auto, unk, mask, a token or its id",
     )
@@ -143,6 +154,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--faithfulness",
         action="store_true",
         help="remove tokens, too, and measure what that does to the answer; takes much longer",
+    )
+    what.add_argument(
+        "--removal",
+        type=shared.index_or_name,
+        default="auto",
+        help="how: delete, or replace by unk, mask, a token or its id (auto: delete; of images, "
+        "paint over)",
+    )
+    what.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=20,
+        metavar="N",
+        help="how many tokens an encoder-decoder writes at most (default: 20)",
     )
 
     how = parser.add_argument_group("statistics")
@@ -173,8 +198,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     running.add_argument(
         "--batch-size", type=int, default=64, help="of texts with a token blanked (default: 64)"
     )
-    running.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
-    running.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
+    shared.add_engine(running)
+    shared.add_loading(running)
+    parser.set_defaults(default_of=parser.get_default)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -196,22 +222,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         if path is not None:
             check_path(path, endings)
-    options = _options(args)
-    texts, skipped = _texts(args)
-
-    # Loading torch takes seconds, so that everything above comes first.
-    from attnflow.evaluate.run import Run
-
-    explainer = _explainer(args)
     interrupted = False
-    with Run(
-        explainer,
-        [text.text for text in texts],
-        numbers=[text.number for text in texts],
-        targets=_targets(args, texts, explainer),
-        skipped=skipped,
-        **options,
-    ) as running:
+    with _prepared(args) as running:
         if running.done:
             print(
                 f"attnflow: {running.done} of {running.total} texts are in {args.store} already",
@@ -226,21 +238,114 @@ def run(args: argparse.Namespace) -> int:
             print(_how_to_go_on(running, args.store), file=sys.stderr)
         if interrupted and not running.done:
             return 130
-        evaluation = running.result()
-    _give(evaluation, args)
+        found = running.result()
+    _give(found, args)
     return 130 if interrupted else 0
 
 
-def _give(evaluation: "Evaluation", args: argparse.Namespace) -> None:
+def _prepared(args: argparse.Namespace) -> "Run | StoredRun":
+    """Return what is to be run, after all checks."""
+    folder = args.data != "-" and os.path.isdir(args.data)
+    if folder and os.path.isfile(os.path.join(args.data, MANIFEST)):
+        return _of_stored(args)
+    options = _options(args)
+    device = _device(args)
+    images = folder or args.data.lower().endswith(IMAGES)
+    texts, skipped = _images(args) if images else _texts(args)
+
+    # Loading torch takes seconds, so that everything above comes first.
+    from attnflow.evaluate.run import Run
+
+    explainer = shared.load(args)
+    return Run(
+        explainer,
+        _items(args, texts, explainer, images),
+        numbers=[text.number for text in texts],
+        targets=_targets(args, texts, explainer),
+        skipped=skipped,
+        device=device,
+        **options,
+    )
+
+
+def _of_stored(args: argparse.Namespace) -> "StoredRun":
+    """Return what is to be run on the output of a run."""
+    from attnflow.dataset.store import read_finished
+
+    for name in _SETTLED:
+        if getattr(args, name) != args.default_of(name):
+            raise OptionError(
+                f"--{name.replace('_', '-')} makes no difference to the scores that are stored in "
+                f"{args.data}; leave it out"
+            )
+    chosen = _names(args.references, "--references")
+    references = None if chosen == ["none"] else chosen
+    frequencies = None if args.frequencies is None else _frequencies(args.frequencies)
+    device = _device(args)
+    made = read_finished(args.data)
+    explainer = None
+    if references is not None:
+        explainer = _stored_model(args, made.header)
+    elif args.model is not None:
+        raise OptionError("--references none needs no model; leave --model out")
+
+    from attnflow.evaluate.stored import StoredRun
+
+    names = ("batch_size", "limit", "samples", "permutations", "level", "seed", "store")
+    return StoredRun(
+        args.data,
+        explainer,
+        references=references,
+        baselines=not args.no_baselines,
+        frequencies=frequencies,
+        replacement=args.replacement,
+        device=device,
+        **{name: getattr(args, name) for name in (*names, "engine", "workers", "address")},
+    )
+
+
+def _stored_model(args: argparse.Namespace, header: Mapping[str, Any]) -> "Explainer":
+    """Load the model that stored scores are of."""
+    given = args.model is not None
+    if not given:
+        args.model = header["model"]
+    if args.task == "auto":
+        args.task = header["task"]
+    try:
+        return shared.load(args)
+    except (ModelError, OptionError) as error:
+        if given:
+            raise
+        raise ModelError(
+            f"the model that the scores in {args.data} are of cannot be loaded: {error}. Say where "
+            "it is with --model, or do without it: --references none"
+        ) from error
+
+
+def _device(args: argparse.Namespace) -> str:
+    """Return where the workers of a Ray cluster run the model, which is sent there."""
+    if args.engine != "ray":
+        return "auto"
+    device, args.device = args.device, "cpu"
+    return str(device)
+
+
+def _give(evaluation: "Evaluation | Statistics", args: argparse.Namespace) -> None:
     for path in (args.csv, args.plot, args.output):
         if path is not None:
             try:
                 evaluation.save(path)
             except OSError as error:
                 raise OptionError(f"{path} cannot be written: {error.strerror}") from error
-    if args.json:
-        record = evaluation.to_dict(per_text=False)
-        print(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1))
+    from attnflow.evaluate.statistics import Statistics
+
+    if isinstance(evaluation, Statistics):
+        if args.json:
+            _print(evaluation.to_dict())
+        else:
+            evaluation.show()
+    elif args.json:
+        _print(evaluation.to_dict(per_text=False))
     else:
         from attnflow.view.evaluation import show
 
@@ -250,24 +355,15 @@ def _give(evaluation: "Evaluation", args: argparse.Namespace) -> None:
             print(f"saved {path}", file=sys.stderr)
 
 
-def _how_to_go_on(running: "Run", store: Path | None) -> str:
+def _print(record: dict[str, Any]) -> None:
+    print(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1))
+
+
+def _how_to_go_on(running: "Run | StoredRun", store: Path | None) -> str:
     done = f"attnflow: interrupted after {running.done} of {running.total} texts"
     if store is not None:
         return f"{done}; they are in {store}, and the same command goes on from there"
     return f"{done}; with --store FILE, the same command would go on from there"
-
-
-def _explainer(args: argparse.Namespace) -> "Explainer":
-    from attnflow.explain import Explainer
-
-    model = args.model
-    if model is None:
-        from attnflow.paper import checkpoint
-
-        model = checkpoint()
-    return Explainer.from_pretrained(
-        model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
-    )
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -286,6 +382,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "baselines": not args.no_baselines,
         "frequencies": None if args.frequencies is None else _frequencies(args.frequencies),
         "faithfulness": args.faithfulness,
+        "removal": args.removal,
+        "max_new_tokens": args.max_new_tokens,
+        "engine": args.engine,
+        "workers": args.workers,
+        "address": args.address,
         "replacement": args.replacement,
         "batch_size": args.batch_size,
         "truncate": args.truncate,
@@ -299,13 +400,15 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
     """Return the texts, and the lines that hold none."""
+    if None not in (args.label_column, args.target_column):
+        raise OptionError("--label-column is for classes and --target-column for texts; give one")
     skipped: list[Skipped] = []
     texts = list(
         read_texts(
             args.data,
             format=args.format,
             text_column=args.text_column,
-            label_column=args.label_column,
+            label_column=args.label_column or args.target_column,
             limit=args.limit,
             on_fault=lambda number, reason: skipped.append(Skipped(number, reason)),
         )
@@ -314,6 +417,62 @@ def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
         first = f"; line {skipped[0].number}: {skipped[0].reason}" if skipped else ""
         raise TextError(f"{args.data} holds no text that can be read{first}")
     return texts, skipped
+
+
+def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
+    """Return the image that is named, or the images of a folder and those below it, by name."""
+    paths = [args.data]
+    if os.path.isdir(args.data):
+        paths = sorted(
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(args.data)
+            for name in names
+            if name.lower().endswith(IMAGES) and not name.startswith(".")
+        )
+    if not paths:
+        raise TextError(
+            f"{args.data} has no images ({', '.join(IMAGES)}), and is not the output of attnflow "
+            "run, which has a manifest.json"
+        )
+    if args.limit is not None and args.limit < 1:
+        raise OptionError(f"limit is {args.limit}; expected a whole number of 1 or more")
+    for name in ("format", "text_column", "label_column", "target_column"):
+        if getattr(args, name) != args.default_of(name):
+            raise OptionError(
+                f"--{name.replace('_', '-')} is for a file of texts, or of the paths of images, "
+                f"and {args.data} is neither; leave it out"
+            )
+    chosen = enumerate(paths[: args.limit], start=1)
+    return [Text(number, path, None) for number, path in chosen], []
+
+
+def _items(
+    args: argparse.Namespace, texts: list[Text], explainer: "Explainer", images: bool
+) -> list[Any]:
+    """Return the texts as the model takes them: pairs, or paths of images."""
+    sees = explainer.task.startswith("image-")
+    if images and not sees:
+        raise OptionError(
+            f"--data is {args.data}, which holds images, and {explainer.name} is a model for "
+            f"{explainer.task}; expected a file of texts"
+        )
+    if args.target_column is not None and explainer.task != "seq2seq-lm":
+        raise OptionError(
+            f"--target-column is for encoder-decoders, and {explainer.name} is a model for "
+            f"{explainer.task}; expected --label-column"
+        )
+    if args.label_column is not None and explainer.task == "seq2seq-lm":
+        raise OptionError(
+            f"--label-column is for classifiers, and {explainer.name} is an encoder-decoder; "
+            "expected --target-column"
+        )
+    if args.target_column is not None:
+        return [(text.text, text.label or "") for text in texts]
+    if sees and not images:
+        # Paths in a file are seen from where the file is.
+        place = "" if args.data == "-" else os.path.dirname(args.data)
+        return [os.path.join(place, text.text) for text in texts]
+    return [text.text for text in texts]
 
 
 def _targets(args: argparse.Namespace, texts: list[Text], explainer: "Explainer") -> Any:
@@ -357,15 +516,8 @@ def _layers(value: str) -> list[int]:
         ) from None
 
 
-def _index_or_name(value: str) -> int | str:
-    try:
-        return int(value)
-    except ValueError:
-        return value
-
-
 @contextmanager
-def _progress(running: "Run") -> Iterator[Callable[[], None]]:
+def _progress(running: "Run | StoredRun") -> Iterator[Callable[[], None]]:
     """Show how far it is and how long it will take: a bar in a terminal, some lines elsewhere."""
     console: Any = None
     if sys.stderr.isatty():
@@ -400,7 +552,7 @@ def _progress(running: "Run") -> Iterator[Callable[[], None]]:
         yield lambda: progress.update(task, completed=running.done)
 
 
-def _line_now_and_then(running: "Run") -> Callable[[], None]:
+def _line_now_and_then(running: "Run | StoredRun") -> Callable[[], None]:
     begun = said = time.monotonic()
     before = running.done
 

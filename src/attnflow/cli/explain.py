@@ -3,15 +3,17 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnflow.errors import MissingExtraError, ModelError, OptionError, TextError
+from attnflow.cli import options
+from attnflow.errors import MissingExtraError, OptionError, TextError
 from attnflow.explanation import check_path
 
 if TYPE_CHECKING:
+    from attnflow.dataset import TextAttention
     from attnflow.explanation import Explanation
 
 __all__ = ["add_parser", "run"]
@@ -26,7 +28,21 @@ examples:
   attnflow explain --model ./my-model --output keys.json "the keys to the cabinet"
   attnflow explain --model ./my-model --html keys.html --png keys.png "the keys to the cabinet"
   cat texts.txt | attnflow explain --model ./my-model --json > explained.jsonl
+
+without the model, from what attnflow run --keep attentions stored, or from any attention weights:
+  attnflow explain --attentions out/ --row 3 --method rollout --html row3.html
+  attnflow explain --attentions weights.npy --tokens tokens.txt --layer 4 --position 0
 """
+
+# What decides how the model runs, which stored attention has behind it.
+_NEEDS_MODEL = {
+    "model": "what ran is stored",
+    "task": "the task is stored",
+    "target": "what was explained is stored, and another target needs the model",
+    "truncate": "the texts are stored as they were read",
+    "device": "there is no model to put on it",
+    "allow_pickle": "there is no model to load",
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -48,52 +64,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="the texts, or the paths of images or .wav files; without any, each line of standard "
         "input is one",
     )
-    parser.add_argument(
-        "--model",
-        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
-        "attnflow)",
+    stored = parser.add_argument_group("attention that is stored, in the place of a model")
+    stored.add_argument(
+        "--attentions",
+        type=Path,
+        metavar="FILE",
+        help="the output of attnflow run --keep attentions, one of its .safetensors files, or "
+        "attention weights from elsewhere: (L, n, n) or (L, H, n, n) in .npy, .npz or .safetensors",
     )
-    parser.add_argument(
-        "--task",
-        default="auto",
-        help="auto, classification, masked-lm, causal-lm, encoder, seq2seq-lm, speech-to-text, "
-        "image-classification or image-encoder (default: auto)",
+    stored.add_argument(
+        "--row", type=int, metavar="N", help="the row with this number (default: every row)"
     )
-    parser.add_argument("--method", default="flow", help="raw, rollout or flow (default: flow)")
-    parser.add_argument("--layer", type=int, default=-1, help="from 1; -1 is the last (default)")
-    parser.add_argument(
-        "--position",
-        type=_index_or_name,
-        default="auto",
-        help="an index, cls, mask, last or auto (default: auto)",
+    stored.add_argument("--id", metavar="NAME", help="the row with this id")
+    stored.add_argument(
+        "--tokens",
+        type=Path,
+        metavar="FILE",
+        help="the tokens of weights from elsewhere: one a line, or a JSON list",
     )
-    parser.add_argument(
-        "--edges",
-        default="attention",
-        help="attention, gradient, effective or value_norm (default: attention)",
-    )
-    parser.add_argument("--target", type=_index_or_name, help="the class or token to explain")
-    parser.add_argument(
-        "--heads",
-        type=_index_or_name,
-        default="mean",
-        help="mean, max, min, sum or the index of a head (default: mean)",
-    )
-    parser.add_argument(
-        "--residual", type=float, default=0.5, help="share of the residual, 0 to 1 (default: 0.5)"
-    )
-    parser.add_argument(
-        "--receptive-field",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="relate scores to uniform attention over the same mask (auto: for causal models)",
-    )
-    parser.add_argument("--words", action="store_true", help="sum sub-word tokens to words")
-    parser.add_argument("--no-special-tokens", action="store_true", help="leave special tokens out")
-    parser.add_argument("--drop-sink", action="store_true", help="leave the attention sink out")
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
-    parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
+    options.add_model(parser)
+    options.add_method(parser)
+    options.add_scoring(parser)
+    options.add_tokens(parser)
+    options.add_truncate(parser)
+    options.add_loading(parser)
     parser.add_argument(
         "--output",
         type=Path,
@@ -106,6 +100,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--keep-heads", action="store_true", help="keep each head, for the page and for .json"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    # So that what was said can be told from what was not.
+    parser.set_defaults(edges=None, heads=None, residual=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,45 +116,21 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AttnflowError: If the model, a text or an option is not valid.
     """
+    if args.attentions is not None:
+        return _explain_stored(args)
+    for name in ("row", "id", "tokens"):
+        if getattr(args, name) is not None:
+            raise OptionError(f"--{name} goes with --attentions, which was not given")
+    for name, default in (("edges", "attention"), ("heads", "mean"), ("residual", 0.5)):
+        if getattr(args, name) is None:
+            setattr(args, name, default)
     texts = args.text or _standard_input()
-    for option, ending in (("output", None), ("html", ".html"), ("png", ".png")):
-        path = getattr(args, option)
-        if path is None:
-            continue
-        if len(texts) != 1:
-            raise OptionError(
-                f"--{option} saves one explanation, and {len(texts)} texts were given"
-            )
-        if ending is not None and path.suffix.lower() != ending:
-            raise OptionError(f"--{option} must end in {ending}, got {str(path)!r}")
-        check_path(path)
-        if path.suffix.lower() in FIGURES and find_spec("matplotlib") is None:
-            raise MissingExtraError(
-                f'--{option} {path} needs matplotlib; run: pip install "attnflow[view]"'
-            )
-    model = _shipped() if args.model is None else args.model
+    _check_files(args, len(texts))
 
     # Loading torch takes seconds, so that everything above comes first.
-    from attnflow.explain import Explainer
-
-    explainer = Explainer.from_pretrained(
-        model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
-    )
+    explainer = options.load(args)
     explanations = explainer.explain_each(
-        texts,
-        method=args.method,
-        layer=args.layer,
-        position=args.position,
-        edges=args.edges,
-        target=args.target,
-        heads=args.heads,
-        residual=args.residual,
-        receptive_field={"auto": "auto", "on": True, "off": False}[args.receptive_field],
-        words=args.words,
-        special_tokens=not args.no_special_tokens,
-        drop_sink=args.drop_sink,
-        truncate=args.truncate,
-        keep_heads=args.keep_heads,
+        texts, **options.explain_options(args), keep_heads=args.keep_heads
     )
     done: dict[int, Explanation] = {}
     printed = 0
@@ -172,32 +144,90 @@ def run(args: argparse.Namespace) -> int:
         # Short texts run first, so that some after the first missing one may be done.
         for index in sorted(done):
             _print(done[index], args)
-        print(
-            f"attnflow: interrupted after {printed + len(done)} of {len(texts)} texts",
-            file=sys.stderr,
-        )
-        return 130
+        return _interrupted(printed + len(done), len(texts))
     return 0
 
 
-def _shipped() -> Path:
-    """Return the folder of the model that comes with attnflow."""
-    from attnflow.paper import checkpoint
-
-    folder = checkpoint()
-    if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"--model was not given, and the model that comes with attnflow is not in {folder}; "
-            "give a folder or a hub name with --model"
+def _explain_stored(args: argparse.Namespace) -> int:
+    """Explain attention that is stored, without the model."""
+    if args.text:
+        raise OptionError(
+            f"{args.text[0]!r} is a text, which needs a model; --attentions explains what is stored"
         )
-    return folder
+    for name, reason in _NEEDS_MODEL.items():
+        if getattr(args, name) not in (None, False, "auto"):
+            raise OptionError(f"--{name.replace('_', '-')} cannot be had from attention: {reason}")
+    if args.row is not None and args.id is not None:
+        raise OptionError("--row and --id each name one row; give one of them")
 
+    from attnflow.dataset import load_attentions
 
-def _index_or_name(value: str) -> int | str:
+    stored = load_attentions(args.attentions, args.tokens and _read_tokens(args.tokens))
+    kept = stored.options.get("edges", "attention")
+    if args.edges not in (None, kept):
+        raise OptionError(
+            f"--edges {args.edges} cannot be had from attention: these weights are {kept!r}, and "
+            "others need the model"
+        )
+    chosen = {
+        name: value
+        for name, value in options.explain_options(args).items()
+        if name not in ("edges", "target", "truncate")
+    }
+    if args.row is not None:
+        texts: Sequence[TextAttention] = [stored.row(args.row)]
+    elif args.id is not None:
+        texts = [stored.named(args.id)]
+    else:
+        texts = stored
+    _check_files(args, len(texts))
+    made = ((i, text.explain(**chosen, keep_heads=args.keep_heads)) for i, text in enumerate(texts))
+    done = 0
     try:
-        return int(value)
+        for _, explanation in _progress(made, len(texts)):
+            _print(explanation, args)
+            done += 1
+    except KeyboardInterrupt:
+        return _interrupted(done, len(texts))
+    return 0
+
+
+def _read_tokens(path: Path) -> list[str]:
+    try:
+        content = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} is not UTF-8 text: {error}") from error
+    try:
+        tokens = json.loads(content)
     except ValueError:
-        return value
+        tokens = None
+    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+        return tokens
+    return content.removesuffix("\n").split("\n")
+
+
+def _check_files(args: argparse.Namespace, count: int) -> None:
+    """See that what is to be saved can be."""
+    for option, ending in (("output", None), ("html", ".html"), ("png", ".png")):
+        path = getattr(args, option)
+        if path is None:
+            continue
+        if count != 1:
+            raise OptionError(f"--{option} saves one explanation, and {count} texts were given")
+        if ending is not None and path.suffix.lower() != ending:
+            raise OptionError(f"--{option} must end in {ending}, got {str(path)!r}")
+        check_path(path)
+        if path.suffix.lower() in FIGURES and find_spec("matplotlib") is None:
+            raise MissingExtraError(
+                f'--{option} {path} needs matplotlib; run: pip install "attnflow[view]"'
+            )
+
+
+def _interrupted(done: int, count: int) -> int:
+    print(f"attnflow: interrupted after {done} of {count} texts", file=sys.stderr)
+    return 130
 
 
 def _standard_input() -> list[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnflow.cli import options
 from attnflow.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ examples:
   attnflow run reviews.parquet --text-column review --model ./my-model --words --output out/
   attnflow run texts.txt --model ./my-model --method rollout --output out/
   zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
+  attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
+  attnflow run texts.txt --model ./my-model --keep attentions --output out/
 
 The same command again goes on where it was stopped. What comes out is a Parquet data set:
   python -c 'import pandas; print(pandas.read_parquet("out/data"))'
+  attnflow view out/
 """
 
 
@@ -35,7 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     Args:
         subparsers: What ``ArgumentParser.add_subparsers`` returned.
     """
-    from attnflow.dataset.runner import ENGINES, MEMORY, SHARD_ROWS
+    from attnflow.dataset.engine import ENGINES
+    from attnflow.dataset.runner import MEMORY, SHARD_ROWS
 
     parser = subparsers.add_parser(
         "run",
@@ -53,11 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "- for standard input",
     )
     parser.add_argument("--output", type=Path, required=True, help="the folder to write to")
-    parser.add_argument(
-        "--model",
-        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
-        "attnflow)",
-    )
+    options.add_model(parser)
     parser.add_argument("--format", default="auto", help="text, csv, tsv, jsonl, parquet or auto")
     parser.add_argument(
         "--text-column", metavar="NAME", help="the column of texts (default: text or sentence)"
@@ -74,6 +75,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first row that fails")
     parser.add_argument("--engine", default="local", help=f"{', '.join(ENGINES)} (default: local)")
+    parser.add_argument(
+        "--address",
+        help="with --engine ray: auto for the cluster that this machine is part of, or host:port "
+        "(default: start one on this machine for this run)",
+    )
     parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
     parser.add_argument(
         "--memory",
@@ -85,42 +91,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--shard-rows", type=int, default=SHARD_ROWS, help=f"rows a shard (default: {SHARD_ROWS})"
     )
-    parser.add_argument("--task", default="auto", help="as for attnflow explain (default: auto)")
-    parser.add_argument("--method", default="flow", help="raw, rollout or flow (default: flow)")
-    parser.add_argument("--layer", type=int, default=-1, help="from 1; -1 is the last (default)")
     parser.add_argument(
-        "--position",
-        type=_index_or_name,
-        default="auto",
-        help="an index, cls, mask, last or auto (default: auto)",
+        "--keep",
+        action="append",
+        default=[],
+        choices=("attentions",),
+        help="store the attention of every row too, for attnflow explain --attentions and for "
+        "attnflow view",
     )
     parser.add_argument(
-        "--edges",
-        default="attention",
-        help="attention, gradient, effective or value_norm (default: attention)",
+        "--keep-dtype",
+        default="float16",
+        help="float16, or float32, which takes twice the space (default: float16)",
     )
-    parser.add_argument("--target", type=_index_or_name, help="the class or token to explain")
-    parser.add_argument(
-        "--heads",
-        type=_index_or_name,
-        default="mean",
-        help="mean, max, min, sum or the index of a head (default: mean)",
-    )
-    parser.add_argument(
-        "--residual", type=float, default=0.5, help="share of the residual, 0 to 1 (default: 0.5)"
-    )
-    parser.add_argument(
-        "--receptive-field",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="relate scores to uniform attention over the same mask (auto: for causal models)",
-    )
-    parser.add_argument("--words", action="store_true", help="sum sub-word tokens to words")
-    parser.add_argument("--no-special-tokens", action="store_true", help="leave special tokens out")
-    parser.add_argument("--drop-sink", action="store_true", help="leave the attention sink out")
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
-    parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
+    options.add_method(parser)
+    options.add_scoring(parser)
+    options.add_tokens(parser)
+    options.add_truncate(parser)
+    options.add_loading(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,20 +131,16 @@ def run(args: argparse.Namespace) -> int:
     columns = None
     if args.columns is not None:
         columns = [name for name in args.columns.split(",") if name]
-    model = args.model
-    if model is None:
-        from attnflow.paper import checkpoint
-
-        model = checkpoint()
 
     from attnflow.dataset import run as run_dataset
     from attnflow.dataset.source import require_pyarrow
-    from attnflow.explain import Explainer
 
     require_pyarrow()
-    explainer = Explainer.from_pretrained(
-        model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
-    )
+    device = "auto"
+    if args.engine == "ray":
+        # It is sent to where it runs.
+        device, args.device = args.device, "cpu"
+    explainer = options.load(args)
     latest: list[Progress] = []
     try:
         with _progress(latest) as tell:
@@ -165,6 +149,8 @@ def run(args: argparse.Namespace) -> int:
                 explainer,
                 output=args.output,
                 engine=args.engine,
+                address=args.address,
+                device=device,
                 format=args.format,
                 text_column=args.text_column,
                 id_column=args.id_column,
@@ -175,20 +161,11 @@ def run(args: argparse.Namespace) -> int:
                 shard_rows=args.shard_rows,
                 workers=args.workers,
                 memory=args.memory,
+                keep=args.keep,
+                keep_dtype=args.keep_dtype,
                 progress=tell,
                 on_interrupt=_say_interrupted,
-                method=args.method,
-                layer=args.layer,
-                position=args.position,
-                edges=args.edges,
-                target=args.target,
-                heads=args.heads,
-                residual=args.residual,
-                receptive_field={"auto": "auto", "on": True, "off": False}[args.receptive_field],
-                words=args.words,
-                special_tokens=not args.no_special_tokens,
-                drop_sink=args.drop_sink,
-                truncate=args.truncate,
+                **options.explain_options(args),
             )
     except KeyboardInterrupt:
         done = f" after {_rows(latest[-1].done)}" if latest else ""
@@ -201,16 +178,11 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     print(f"{_rows(result.rows)} explained: {result.output / 'data'}")
+    if args.keep and result.rows:
+        print(f"their attention: {result.output / 'attentions'}")
     if result.failed:
         print(f"{_rows(result.failed)} failed, with reasons: {result.output / 'errors'}")
     return 0 if result.rows else 1
-
-
-def _index_or_name(value: str) -> int | str:
-    try:
-        return int(value)
-    except ValueError:
-        return value
 
 
 def _rows(count: int) -> str:

@@ -4,8 +4,9 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
-from attnflow.cli.explain import _shipped
+from attnflow.cli import options
 from attnflow.errors import MissingExtraError
 
 __all__ = ["add_parser", "run"]
@@ -39,18 +40,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model",
-        help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
-        "attnflow)",
-    )
-    parser.add_argument(
-        "--task",
-        default="auto",
-        help="auto, classification, masked-lm, causal-lm, encoder or seq2seq-lm (default: auto)",
-    )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, ... (default: auto)")
-    parser.add_argument("--allow-pickle", action="store_true", help="load weights in pickle files")
+    options.add_model(parser)
+    options.add_loading(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -144,14 +135,14 @@ def run(args: argparse.Namespace) -> int:
         seconds=args.timeout,
     )
     token = args.token if args.token is not None else os.environ.get("ATTNFLOW_TOKEN") or None
-    model = _shipped() if args.model is None else args.model
     # A port that is taken should not cost the time to load a model.
     with listen(args.host, args.port, token=token) as listening:
-        from attnflow.explain import Explainer
-
-        explainer = Explainer.from_pretrained(
-            model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
-        )
+        explainer = options.load(args)
+        # Where the model lies is nothing that whoever asks has to know.
+        if args.model is None:
+            explainer.name = str(explainer.model.config.model_type)
+        elif Path(args.model).exists():
+            explainer.name = Path(args.model).resolve().name
         serve(
             explainer,
             listening,

@@ -1,4 +1,4 @@
-"""``attnflow view``: a saved explanation as a page in the browser."""
+"""``attnflow view``: a saved explanation, or a data set of them, as a page in the browser."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation, check_path
+from attnflow.files import write_whole
 
 __all__ = ["add_parser", "run"]
 
@@ -16,6 +17,9 @@ EPILOG = """\
 examples:
   attnflow view keys.json
   attnflow view keys.json --output keys.html --no-open
+  attnflow view out/
+  attnflow view out/ --shuffle 0 --limit 2000 --output sample.html
+  attnflow view out/ --row 812
 """
 
 
@@ -25,21 +29,48 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     Args:
         subparsers: What ``ArgumentParser.add_subparsers`` returned.
     """
+    from attnflow.view.browse import MOST_PAGES, MOST_ROWS
+
     parser = subparsers.add_parser(
         "view",
-        help="show a saved explanation in the browser",
+        help="show a saved explanation, or a data set of them, in the browser",
         description=(
-            "Make the page of a saved explanation, and open it in the browser if there is one. "
-            "The page is one file, which needs neither a network nor a server."
+            "Make the page of a saved explanation, or one that browses the output of attnflow run, "
+            "and open it in the browser if there is one. The page is one file, which needs neither "
+            "a network nor a server."
         ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, help="what Explanation.save wrote to a .json file")
+    parser.add_argument(
+        "file",
+        type=Path,
+        help="what Explanation.save wrote to a .json file, or the output folder of attnflow run",
+    )
     parser.add_argument(
         "--output", type=Path, help="the page, an .html file (default: a temporary file)"
     )
     parser.add_argument("--no-open", action="store_true", help="make the page and do not open it")
+    folder = parser.add_argument_group("the output of attnflow run")
+    folder.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help=f"how many rows to show at most (default: {MOST_ROWS:,})",
+    )
+    folder.add_argument(
+        "--shuffle", type=int, metavar="SEED", help="take rows at random, not the first"
+    )
+    folder.add_argument(
+        "--pages",
+        type=int,
+        metavar="N",
+        help="how many rows open with every method, layer and position, where attentions were kept "
+        f"(default: {MOST_PAGES})",
+    )
+    folder.add_argument(
+        "--row", type=int, metavar="N", help="the page of this row alone, of its kept attention"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,19 +83,31 @@ def run(args: argparse.Namespace) -> int:
         The exit status, 0.
 
     Raises:
-        OptionError: If the file is not a saved explanation, or the page cannot be written there.
+        OptionError: If the file is not a saved explanation, the folder not the output of a run, or
+            the page cannot be written there.
+        DataError: If a file of the folder is damaged.
     """
     if args.output is not None:
         if args.output.suffix.lower() != ".html":
             raise OptionError(f"--output must end in .html, got {str(args.output)!r}")
         check_path(args.output)
-    try:
-        explanation = Explanation.load(args.file)
-    except OSError as error:
-        raise OptionError(f"{args.file} cannot be read: {error.strerror or error}") from error
+    chosen = {
+        name: getattr(args, name)
+        for name in ("limit", "shuffle", "pages", "row")
+        if getattr(args, name) is not None
+    }
+    if args.file.is_dir():
+        content = _of_folder(args.file, chosen)
+    elif chosen:
+        raise OptionError(f"--{next(iter(chosen))} is for the output folder of attnflow run")
+    else:
+        try:
+            content = Explanation.load(args.file).to_html()
+        except OSError as error:
+            raise OptionError(f"{args.file} cannot be read: {error.strerror or error}") from error
     page = args.output or _temporary(args.file)
     try:
-        explanation.save(page)
+        write_whole(page, content)
     except OSError as error:
         raise OptionError(f"{page} cannot be written: {error.strerror or error}") from error
     print(page)
@@ -73,9 +116,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _of_folder(folder: Path, chosen: dict[str, int]) -> str:
+    from attnflow.view.browse import browse, explain_row
+
+    if "row" not in chosen:
+        return browse(folder, **chosen)
+    number = chosen.pop("row")
+    if chosen:
+        raise OptionError(f"--row shows one row; leave --{next(iter(chosen))} out")
+    return explain_row(folder, number).to_html()
+
+
 def _temporary(source: Path) -> Path:
     # The browser reads it after this command has ended, so that it stays.
-    return Path(tempfile.mkdtemp(prefix="attnflow-")) / f"{source.stem}.html"
+    return Path(tempfile.mkdtemp(prefix="attnflow-")) / f"{source.resolve().stem}.html"
 
 
 def _open(page: Path) -> bool:

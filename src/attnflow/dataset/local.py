@@ -1,9 +1,9 @@
-"""The local engine: shards made on the CPUs of this machine, or by a model on its GPU.
+"""The local engine: work done on the CPUs of this machine, or by a model on its GPU.
 
 On CPUs, every worker is a process that was forked with the model in memory, and uses one CPU for
 the model's forward pass and for the scores. While one runs the model another solves flows, nothing
 waits for the interpreter's lock, and no CPU has two threads. A model that is elsewhere runs in this
-process, and threads compute scores while it runs.
+process.
 
 The model computes with one thread in either case, so that the same numbers come out whatever the
 number of workers.
@@ -15,65 +15,70 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from attnflow.dataset.shard import Plan, Shard, make_shard
 from attnflow.errors import DataError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from attnflow.dataset.source import Row
     from attnflow.explain import Explainer
 
-__all__ = ["explain_shards"]
+__all__ = ["cpus", "local_map"]
+
+Task = TypeVar("Task")
+Found = TypeVar("Found")
 
 
-def explain_shards(
+def local_map(
     explainer: Explainer,
-    plan: Plan,
-    todo: Iterator[tuple[int, list[Row]]],
+    work: Callable[[Explainer, Task], Found],
+    todo: Iterator[tuple[int, Task]],
     workers: int | None,
     let_go: Callable[[], object],
-) -> Iterator[tuple[int, Shard]]:
-    """Make shards, as many at once as there are workers.
+) -> Generator[tuple[int, Found], None, None]:
+    """Do work on numbered tasks, as many at once as there are workers.
 
     Args:
         explainer: The model.
-        plan: What to do with the rows.
-        todo: The numbers of the shards, and their rows. No more are taken than are worked on.
+        work: What is done with a task. What it returns, or raises, has to be picklable.
+        todo: The tasks and their numbers. No more are taken than are worked on.
         workers: How many processes; None is one for each CPU.
         let_go: Called in a new process, to close what it has no business with.
 
     Yields:
-        The number of a shard, and the shard, as they are finished.
+        The number of a task, and what work made of it, as they are finished.
 
     Raises:
         DataError: If a worker's process is ended from outside.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    on_cpu = explainer.model.device.type == "cpu"
     if workers is None:
         # Forked processes must not use some frameworks of macOS.
-        workers = cpus if sys.platform == "linux" else 1
-    if workers == 1 or not on_cpu:
-        yield from _here(explainer, plan, todo, 1 if on_cpu else max(1, cpus - 1))
+        workers = cpus() if sys.platform == "linux" else 1
+    if workers == 1 or explainer.model.device.type != "cpu":
+        yield from _here(explainer, work, todo)
     else:
-        yield from _forked(explainer, plan, todo, workers, let_go)
+        yield from _forked(explainer, work, todo, workers, let_go)
+
+
+def cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _here(
-    explainer: Explainer, plan: Plan, todo: Iterator[tuple[int, list[Row]]], threads: int
-) -> Iterator[tuple[int, Shard]]:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(threads, "attnflow-scores") as pool:
-        for number, rows in todo:
-            with _one_thread():
-                shard = make_shard(explainer, rows, plan, pool)
-            yield number, shard
+    explainer: Explainer,
+    work: Callable[[Explainer, Task], Found],
+    todo: Iterator[tuple[int, Task]],
+) -> Iterator[tuple[int, Found]]:
+    for number, task in todo:
+        with _one_thread():
+            found = work(explainer, task)
+        yield number, found
 
 
 @contextmanager
@@ -83,9 +88,25 @@ def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _plain_tokenizer():
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _plain_tokenizer() -> Iterator[None]:
+    """Keep tokenizers to one thread; one that used several warns of every fork otherwise."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 class _Worker(NamedTuple):
@@ -97,11 +118,11 @@ class _Worker(NamedTuple):
 
 def _forked(
     explainer: Explainer,
-    plan: Plan,
-    todo: Iterator[tuple[int, list[Row]]],
+    work: Callable[[Explainer, Task], Found],
+    todo: Iterator[tuple[int, Task]],
     most: int,
     let_go: Callable[[], object],
-) -> Iterator[tuple[int, Shard]]:
+) -> Iterator[tuple[int, Found]]:
     from multiprocessing import get_context
     from multiprocessing.connection import wait
 
@@ -114,9 +135,9 @@ def _forked(
         # A pipe ends when nobody holds its other end, so that no worker may hold another's.
         inherited = [here, *(worker.pipe for worker in started)]
         process = context.Process(
-            target=_work, args=(there, inherited, let_go, explainer, plan), daemon=True
+            target=_work, args=(there, inherited, let_go, explainer, work), daemon=True
         )
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _plain_tokenizer():
             # The model's threads are idle, and the new process starts none.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -124,7 +145,7 @@ def _forked(
         started.append(_Worker(process, here))
         return started[-1]
 
-    def finished() -> Iterator[tuple[int, Shard]]:
+    def finished() -> Iterator[tuple[int, Found]]:
         ready = wait(list(busy))
         for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
             del busy[worker.pipe]
@@ -133,11 +154,11 @@ def _forked(
 
     idle: list[_Worker] = []
     try:
-        for number, rows in todo:
+        for number, task in todo:
             while not idle and len(started) >= most:
                 yield from finished()
             worker = idle.pop() if idle else start()
-            _send(worker, (number, rows))
+            _send(worker, (number, task))
             busy[worker.pipe] = worker
         while busy:
             yield from finished()
@@ -149,21 +170,21 @@ def _forked(
             worker.process.close()
 
 
-def _send(worker: _Worker, task: tuple[int, list[Row]]) -> None:
+def _send(worker: _Worker, task: tuple[int, Any]) -> None:
     try:
         worker.pipe.send(task)
     except OSError as error:
         raise _ended(worker) from error
 
 
-def _receive(worker: _Worker) -> tuple[int, Shard]:
+def _receive(worker: _Worker) -> tuple[int, Any]:
     try:
-        number, result = worker.pipe.recv()
-    except (EOFError, OSError) as error:
-        raise _ended(worker) from error
-    if isinstance(result, BaseException):
-        raise result
-    return number, result
+        number, found, error = worker.pipe.recv()
+    except (EOFError, OSError) as broken:
+        raise _ended(worker) from broken
+    if error is not None:
+        raise error
+    return number, found
 
 
 def _ended(worker: _Worker) -> DataError:
@@ -172,7 +193,7 @@ def _ended(worker: _Worker) -> DataError:
     how = signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
     return DataError(
         f"a worker's process was ended from outside ({how}), as a system does that runs out of "
-        "memory. The shards that are finished stay, and the same command goes on from there; fewer "
+        "memory. What is finished stays, and the same command goes on from there; fewer "
         "workers, or less memory for each, may help"
     )
 
@@ -182,9 +203,9 @@ def _work(
     inherited: list[Connection],
     let_go: Callable[[], object],
     explainer: Explainer,
-    plan: Plan,
+    work: Callable[[Explainer, Any], Any],
 ) -> None:
-    """Make shards until the other side is gone."""
+    """Do tasks until the other side is gone."""
     import torch
 
     # Ctrl-C in a terminal reaches all processes, and is for the one that started these.
@@ -192,16 +213,15 @@ def _work(
     let_go()
     for other in inherited:
         other.close()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     try:
         while True:
-            number, rows = pipe.recv()
+            number, task = pipe.recv()
             try:
-                result: Shard | BaseException = make_shard(explainer, rows, plan)
+                answer: tuple[int, Any, Exception | None] = number, work(explainer, task), None
             except Exception as error:
-                result = _sendable(error)
-            pipe.send((number, result))
+                answer = number, None, _sendable(error)
+            pipe.send(answer)
     except (EOFError, OSError):
         return
 

@@ -10,7 +10,8 @@ import tempfile
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,13 +21,13 @@ import numpy as np
 from attnflow.errors import DataError, OptionError
 
 if TYPE_CHECKING:
+    from attnflow.dataset.engine import Map
     from attnflow.dataset.source import Row, Source
     from attnflow.dataset.store import Store
     from attnflow.explain import Explainer
 
-__all__ = ["ENGINES", "Progress", "Result", "run"]
+__all__ = ["Progress", "Result", "run"]
 
-ENGINES: Final = ("local",)
 SHARD_ROWS: Final = 512
 MEMORY: Final = 512
 
@@ -72,6 +73,8 @@ def run(
     output: str | os.PathLike[str],
     method: str = "flow",
     engine: str = "local",
+    address: str | None = None,
+    device: str = "auto",
     format: str = "auto",
     text_column: str | None = None,
     id_column: str | None = None,
@@ -82,6 +85,8 @@ def run(
     shard_rows: int = SHARD_ROWS,
     workers: int | None = None,
     memory: int = MEMORY,
+    keep: Iterable[str] = (),
+    keep_dtype: str = "float16",
     progress: Callable[[Progress], object] | None = None,
     on_interrupt: Callable[[], object] | None = None,
     **options: Any,
@@ -99,7 +104,11 @@ def run(
         explainer: The model.
         output: The folder to write to; it is made if there is none.
         method: "raw", "rollout" or "flow".
-        engine: What runs the model: "local", this machine.
+        engine: What runs the model: "local", this machine, or "ray", a Ray cluster.
+        address: The Ray cluster: "auto" for the one that this machine is part of, or its
+            "host:port". None starts one on this machine, for this run.
+        device: Where the workers of a Ray cluster run the model: "cpu", "cuda" for a GPU each, or
+            "auto" for GPUs if the cluster has any.
         format: "text", "csv", "tsv", "jsonl" or "parquet". "auto" goes by the file's ending, or by
             the first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
@@ -112,9 +121,15 @@ def run(
         strict: Stop at the first row that fails, instead of listing it among the errors.
         shard_rows: How many rows make a shard.
         workers: How many processes run the model, each on one CPU. None is one for each CPU that
-            this process may use; a model that is not on the CPU runs in this process.
+            this process may use, or that is free in the Ray cluster. Without Ray, a model that is
+            not on the CPU runs in this process.
         memory: How much memory, in MiB, the batches of one worker may take. A text that takes more
             fails.
+        keep: What else to store: ("attentions",) keeps the attention of every row, its heads fused,
+            in the folder "attentions", so that `attnflow.dataset.load_attentions` can explain it by
+            other methods without the model. It takes 2 n^2 bytes a layer for n tokens.
+        keep_dtype: The type that attention is kept in: "float16", or "float32", which takes twice
+            the space.
         progress: Called after every shard with a `Progress`.
         on_interrupt: Called when Ctrl-C comes.
         **options: Options of `Explainer.explain`, such as `layer`, `words` and `truncate`.
@@ -127,7 +142,7 @@ def run(
             what differs.
         DataError: If the source cannot be read or has changed, the output cannot be written, or a
             row fails and `strict` is True. What is finished stays.
-        MissingExtraError: If pyarrow is not installed.
+        MissingExtraError: If pyarrow, or Ray for its engine, is not installed.
         KeyboardInterrupt: After Ctrl-C.
 
     Example:
@@ -152,13 +167,12 @@ def run(
         ['the text is empty; there is nothing to explain']
     """
     from attnflow import __version__
+    from attnflow.dataset.engine import opened
     from attnflow.dataset.shard import Plan, check_plan
     from attnflow.dataset.source import Source, require_pyarrow
     from attnflow.dataset.store import Store
 
     require_pyarrow()
-    if engine not in ENGINES:
-        raise OptionError(f"engine is {engine!r}; expected {', '.join(ENGINES)}")
     _check_count(limit, "limit", 1, none=True)
     _check_count(shuffle, "shuffle", 0, none=True)
     _check_count(shard_rows, "shard_rows", 1)
@@ -168,62 +182,68 @@ def run(
         raise OptionError(f"strict is {strict!r}; expected True or False")
     if columns is not None and not isinstance(columns, str):
         columns = list(columns)
+    kept = _check_keep(keep, keep_dtype, explainer.task)
     chosen = check_plan(explainer, {"method": method, **options})
-    rows = Source(
-        source, format=format, text_column=text_column, id_column=id_column, columns=columns
-    )
-    made_of = {
-        "attnflow": __version__,
-        "model": explainer.name,
-        "fingerprint": explainer.fingerprint(),
-        "task": explainer.task,
-    }
-    header = {
-        **made_of,
-        "options": {
-            **chosen,
-            "text_column": rows.text_column,
-            "id_column": id_column,
-            "columns": columns,
-            "limit": limit,
-            "shuffle": shuffle,
-            "shard_rows": shard_rows,
-        },
-        "source": {"name": rows.name, "files": rows.files},
-    }
-    with Store(output, header) as store:
-        plan = Plan(
-            options=chosen,
-            text_column=rows.text_column,
-            id_column=id_column,
-            id_type=rows.id_type,
-            carried=tuple(rows.carried),
-            keeps_rest=rows.keeps_rest,
-            memory=memory * 2**20,
-            # A model may be elsewhere when a run goes on; what was written once stays.
-            metadata={**{name: store.header[name] for name in made_of}, "options": chosen},
+    # A cluster that cannot be joined is told before the source is read.
+    with opened(engine, workers=workers, address=address, device=device) as mapped:
+        rows = Source(
+            source, format=format, text_column=text_column, id_column=id_column, columns=columns
         )
-        before = store.rows + store.failed
-        remade = tuple(store.damaged)
-        if not (store.complete and rows.files):
-            with _interrupts(on_interrupt) as interrupted:
-                _fill(
-                    store,
-                    rows,
-                    explainer,
-                    plan,
-                    limit=limit,
-                    shuffle=shuffle,
-                    strict=strict,
-                    shard_rows=shard_rows,
-                    workers=workers,
-                    progress=progress,
-                    interrupted=interrupted,
-                )
-            if not store.complete:
-                raise KeyboardInterrupt
-        new = store.rows + store.failed - before
-        return Result(Path(output), store.rows, store.failed, new, remade)
+        made_of = {
+            "attnflow": __version__,
+            "model": explainer.name,
+            "fingerprint": explainer.fingerprint(),
+            "task": explainer.task,
+        }
+        header = {
+            **made_of,
+            "options": {
+                **chosen,
+                "text_column": rows.text_column,
+                "id_column": id_column,
+                "columns": columns,
+                "limit": limit,
+                "shuffle": shuffle,
+                "shard_rows": shard_rows,
+                "keep": [] if kept is None else ["attentions"],
+                "keep_dtype": kept,
+            },
+            "source": {"name": rows.name, "files": rows.files},
+        }
+        with Store(output, header) as store:
+            plan = Plan(
+                options=chosen,
+                text_column=rows.text_column,
+                id_column=id_column,
+                id_type=rows.id_type,
+                carried=tuple(rows.carried),
+                keeps_rest=rows.keeps_rest,
+                memory=memory * 2**20,
+                # A model may be elsewhere when a run goes on; what was written once stays.
+                metadata={**{name: store.header[name] for name in made_of}, "options": chosen},
+                keep=kept,
+            )
+            before = store.rows + store.failed
+            remade = tuple(store.damaged)
+            if not (store.complete and rows.files):
+                with _interrupts(on_interrupt) as interrupted:
+                    _fill(
+                        store,
+                        rows,
+                        explainer,
+                        plan,
+                        limit=limit,
+                        shuffle=shuffle,
+                        strict=strict,
+                        shard_rows=shard_rows,
+                        mapped=mapped,
+                        progress=progress,
+                        interrupted=interrupted,
+                    )
+                if not store.complete:
+                    raise KeyboardInterrupt
+            new = store.rows + store.failed - before
+            return Result(Path(output), store.rows, store.failed, new, remade)
 
 
 def _fill(
@@ -236,12 +256,12 @@ def _fill(
     shuffle: int | None,
     strict: bool,
     shard_rows: int,
-    workers: int | None,
+    mapped: Map,
     progress: Callable[[Progress], object] | None,
     interrupted: threading.Event,
 ) -> None:
     """Do the shards that are missing; say so in the store if none is missing any more."""
-    from attnflow.dataset.local import explain_shards
+    from attnflow.dataset.shard import make_shard
 
     digests: dict[int, str] = {}
     before = store.rows + store.failed
@@ -285,13 +305,16 @@ def _fill(
             progress(Progress(done, store.failed, done - before, expected))
 
     tell()
-    for number, shard in explain_shards(explainer, plan, missing(), workers, store.close):
-        if strict and shard.first_error is not None:
-            raise DataError(
-                f"{shard.first_error}. strict=True stops here; the shards that are finished stay"
-            )
-        store.add(number, shard, digests.pop(number))
-        tell()
+    work = partial(make_shard, plan=plan)
+    with closing(mapped(explainer, work, missing(), store.close)) as made:
+        for number, shard in made:
+            if strict and shard.first_error is not None:
+                raise DataError(
+                    f"{shard.first_error}. strict=True stops here; the shards that are finished "
+                    "stay"
+                )
+            store.add(number, shard, digests.pop(number))
+            tell()
     source.check_unchanged()
     if ended:
         store.finish()
@@ -348,6 +371,28 @@ def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, usual)
+
+
+def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
+    """Return the type that attention is to be kept in; None if it is not to be kept."""
+    from attnflow.dataset.attentions import DTYPES, require_safetensors
+    from attnflow.seq2seq import TASKS as PAIRS
+
+    names = [keep] if isinstance(keep, str) else list(keep)
+    unknown = [name for name in names if name != "attentions"]
+    if unknown:
+        raise OptionError(f"keep has {unknown[0]!r}; expected 'attentions'")
+    if dtype not in DTYPES:
+        raise OptionError(f"keep_dtype is {dtype!r}; expected {' or '.join(DTYPES)}")
+    if not names:
+        return None
+    if task in PAIRS:
+        raise OptionError(
+            "attention can be kept of models that read one text; the graph of an encoder-decoder "
+            f"({task}) has two kinds of tokens, which no file of attention holds. Leave keep out"
+        )
+    require_safetensors("keep='attentions'")
+    return str(dtype)
 
 
 def _check_count(value: Any, name: str, least: int, none: bool = False) -> None:

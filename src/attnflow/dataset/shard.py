@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 
 from attnflow import seq2seq
+from attnflow.dataset.attentions import Kept, attentions_file, keep_attention
+from attnflow.dataset.local import cpus
+from attnflow.dataset.scores import Found, score_batch
 from attnflow.dataset.source import Column, Row
-from attnflow.errors import AttnflowError, OptionError, TextError
+from attnflow.errors import AttnflowError, DataError, OptionError, TextError
 from attnflow.explain import Explainer, _Encoded, _Options
 from attnflow.lines import is_half
 from attnflow.scoring import BATCH_POSITIONS
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
-
-    from attnflow.explanation import Explanation
-
-__all__ = ["Plan", "Shard", "check_plan", "make_shard"]
+__all__ = ["Plan", "Shard", "batch_positions", "check_plan", "make_shard"]
 
 # Of the memory that is granted, a batch may take this share: the scores of one are computed while
 # the next one runs, and the rows and results of the shard need room too.
 _SHARE_OF_A_BATCH: Final = 3
+# The attention of a batch of so many positions, and what is computed from it, stays in the cache of
+# a CPU.
+_CPU_POSITIONS: Final = 2048
 # How many batches may wait to be scored.
 _WAITING: Final = 1
 
@@ -64,6 +67,7 @@ class Plan(NamedTuple):
         keeps_rest: Whether there is a column "rest" for what no other column takes.
         memory: How many bytes the batches may take.
         metadata: What the metadata of the files say.
+        keep: The type that attention is kept in, "float16" or "float32"; None keeps none.
     """
 
     options: dict[str, Any]
@@ -74,6 +78,7 @@ class Plan(NamedTuple):
     keeps_rest: bool
     memory: int
     metadata: dict[str, Any]
+    keep: str | None = None
 
 
 class Shard(NamedTuple):
@@ -85,6 +90,7 @@ class Shard(NamedTuple):
         rows: How many rows were explained.
         failed: How many failed.
         first_error: Where the first one that failed stands, and why it did.
+        attentions: The safetensors file of their attention; None if there is none.
     """
 
     data: bytes
@@ -92,6 +98,7 @@ class Shard(NamedTuple):
     rows: int
     failed: int
     first_error: str | None
+    attentions: bytes | None = None
 
 
 def check_plan(explainer: Explainer, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,22 +134,20 @@ def check_plan(explainer: Explainer, options: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def make_shard(
-    explainer: Explainer, rows: list[Row], plan: Plan, pool: Executor | None = None
-) -> Shard:
+def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
     """Explain rows and return the files of their shard.
 
     Args:
         explainer: The model.
         rows: The rows.
         plan: What to do with them.
-        pool: Threads that compute scores while the model runs; None computes them in between.
 
     Returns:
         The shard. A row that fails is in its table of errors.
     """
     failed: dict[int, str] = {}
     texts: dict[int, str] = {}
+    kept: dict[int, Kept] = {}
     for index, row in enumerate(rows):
         text = row.values.get(plan.text_column)
         reason = row.fault
@@ -161,7 +166,7 @@ def make_shard(
     if explainer.task in seq2seq.TASKS:
         found = dict(_explain_pairs(explainer, texts, plan, failed))
     else:
-        found = dict(_explain_texts(explainer, texts, plan, failed, pool))
+        found = dict(_explain_texts(explainer, texts, plan, failed, kept))
     done = [(rows[index], found[index]) for index in sorted(found)]
     wrong = [(rows[index], failed[index]) for index in sorted(failed)]
     return Shard(
@@ -170,6 +175,7 @@ def make_shard(
         len(done),
         len(wrong),
         f"{wrong[0][0].place}: {wrong[0][1]}" if wrong else None,
+        None if plan.keep is None else _attentions_file(rows, kept, plan),
     )
 
 
@@ -181,42 +187,61 @@ def _explain_texts(
     texts: dict[int, str],
     plan: Plan,
     failed: dict[int, str],
-    pool: Executor | None,
-) -> Iterator[tuple[int, Explanation]]:
+    kept: dict[int, Kept],
+) -> Iterator[tuple[int, Found]]:
     options = _Options(**plan.options)
     encoded: dict[int, _Encoded] = {}
-    for index, text in texts.items():
+    places: dict[int, int | None] = {}
+    bytes_of = cache(partial(_bytes_of, explainer))
+    found = explainer._encode_all(list(texts.values()), options.truncate)
+    for index, text in zip(texts, found, strict=True):
         try:
-            encoded[index] = explainer._encode(text, options.truncate)
-            explainer._position(encoded[index], options.position, causal=None)
-            _check_size(explainer, len(encoded[index].ids), plan)
+            if isinstance(text, TextError):
+                raise text
+            _check_size(len(text.ids), bytes_of, plan)
+            places[index] = explainer._position(text, options.position, causal=None)
+            encoded[index] = text
         except AttnflowError as error:
-            encoded.pop(index, None)
             failed[index] = str(error)
-    waiting: deque[Future[list[tuple[int, Explanation | str]]]] = deque()
-    for batch in _batches(explainer, encoded, plan):
-        group = [encoded[index] for index in batch]
-        for part, ran in _run(explainer, batch, group, options, failed):
-            if pool is None:
-                yield from _sorted_out(_score(explainer, part, ran, options), failed)
-                continue
-            waiting.append(pool.submit(_score, explainer, part, ran, options))
-            del ran
+    _check_room(explainer, [len(text.ids) for text in encoded.values()], plan)
+    lengths = {index: len(text.ids) for index, text in encoded.items()}
+    ran = (
+        part
+        for batch in _batches(lengths, batch_positions(explainer), bytes_of, plan)
+        for part in _run(
+            explainer,
+            batch,
+            [encoded[index] for index in batch],
+            [places[index] for index in batch],
+            options,
+            failed,
+        )
+    )
+    if explainer.model.device.type == "cpu":
+        for batch, result in ran:
+            yield from _sorted_out(_score(explainer, batch, result, plan, kept), failed)
+        return
+    # A model that is elsewhere leaves the CPUs to the scores.
+    with ThreadPoolExecutor(max(1, cpus() - 1), "attnflow-scores") as pool:
+        waiting: deque[Future[list[tuple[int, Found | str]]]] = deque()
+        for batch, result in ran:
+            waiting.append(pool.submit(_score, explainer, batch, result, plan, kept))
+            del result
             while len(waiting) > _WAITING:
                 yield from _sorted_out(waiting.popleft().result(), failed)
-    while waiting:
-        yield from _sorted_out(waiting.popleft().result(), failed)
+        while waiting:
+            yield from _sorted_out(waiting.popleft().result(), failed)
 
 
 def _run(
     explainer: Explainer,
     batch: list[int],
     texts: list[_Encoded],
+    places: list[int | None],
     options: _Options,
     failed: dict[int, str],
 ) -> Iterator[tuple[list[int], Any]]:
     """Run the model; where a batch fails, run its texts one by one, and note which fail."""
-    places = [explainer._position(text, options.position, causal=None) for text in texts]
     positions = [[-1 if place is None else place] for place in places]
     try:
         ran = explainer._run(texts, positions, options)
@@ -227,10 +252,10 @@ def _run(
             failed[batch[0]] = _reason(error)
             return
     else:
-        yield batch, (texts, ran)
+        yield batch, (texts, places, *ran)
         return
-    for index, text in zip(batch, texts, strict=True):
-        yield from _run(explainer, [index], [text], options, failed)
+    for index, text, place in zip(batch, texts, places, strict=True):
+        yield from _run(explainer, [index], [text], [place], options, failed)
 
 
 def _reason(error: Exception) -> str:
@@ -240,27 +265,41 @@ def _reason(error: Exception) -> str:
 
 
 def _score(
-    explainer: Explainer, batch: list[int], ran: Any, options: _Options
-) -> list[tuple[int, Explanation | str]]:
-    """Return the explanation of each text of a batch, or why there is none."""
-    texts, (captured, logits, targets) = ran
-    results: list[tuple[int, Explanation | str]] = []
-    for row, (index, text) in enumerate(zip(batch, texts, strict=True)):
-        try:
-            # One thread each: there are as many texts at work as there are CPUs to use.
-            measured = explainer._measure(
-                captured, row, text, None, options, keep_trace=False, num_threads=1
-            )
-            made = explainer._make(text, measured, logits[row], targets[row], options)
-            results.append((index, made[0]))
-        except AttnflowError as error:
-            results.append((index, str(error)))
+    explainer: Explainer, batch: list[int], ran: Any, plan: Plan, kept: dict[int, Kept]
+) -> list[tuple[int, Found | str]]:
+    """Return what was found of each text of a batch, or why nothing was; keep its attention."""
+    texts, places, captured, logits, targets = ran
+    options = _Options(**plan.options)
+    found: Iterable[Found | str]
+    try:
+        found = score_batch(explainer, texts, places, captured, logits, targets, options)
+    except AttnflowError:
+        # Something is wrong with one of them. One by one, it is told of which.
+        found = (_score_one(explainer, row, ran, options) for row in range(len(texts)))
+    results = []
+    for row, (index, text, result) in enumerate(zip(batch, texts, found, strict=True)):
+        results.append((index, result))
+        if plan.keep is not None and not isinstance(result, str):
+            kept[index] = keep_attention(explainer, captured, row, text, options, result, plan.keep)
     return results
 
 
+def _score_one(explainer: Explainer, row: int, ran: Any, options: _Options) -> Found | str:
+    texts, _, captured, logits, targets = ran
+    text = texts[row]
+    try:
+        measured = explainer._measure(
+            captured, row, text, None, options, keep_trace=False, num_threads=1
+        )
+        [made] = explainer._make(text, measured, logits[row], targets[row], options)
+    except AttnflowError as error:
+        return str(error)
+    return Found.of(made)
+
+
 def _sorted_out(
-    results: list[tuple[int, Explanation | str]], failed: dict[int, str]
-) -> Iterator[tuple[int, Explanation]]:
+    results: list[tuple[int, Found | str]], failed: dict[int, str]
+) -> Iterator[tuple[int, Found]]:
     for index, result in results:
         if isinstance(result, str):
             failed[index] = result
@@ -270,7 +309,7 @@ def _sorted_out(
 
 def _explain_pairs(
     explainer: Explainer, texts: dict[int, str], plan: Plan, failed: dict[int, str]
-) -> Iterator[tuple[int, Explanation]]:
+) -> Iterator[tuple[int, Found]]:
     """Explain the texts of an encoder-decoder, one after the other."""
     for index, text in texts.items():
         try:
@@ -280,11 +319,11 @@ def _explain_pairs(
         except Exception as error:
             failed[index] = _reason(error)
         else:
-            yield index, explanation
+            yield index, Found.of(explanation)
 
 
-def _check_size(explainer: Explainer, tokens: int, plan: Plan) -> None:
-    needed = _bytes_of(explainer, tokens)
+def _check_size(tokens: int, bytes_of: Callable[[int], int], plan: Plan) -> None:
+    needed = bytes_of(tokens)
     if needed > plan.memory:
         raise TextError(
             f"the text has {tokens} tokens, which take about {needed / 2**20:.0f} MiB, and memory "
@@ -292,14 +331,39 @@ def _check_size(explainer: Explainer, tokens: int, plan: Plan) -> None:
         )
 
 
-def _batches(explainer: Explainer, encoded: dict[int, _Encoded], plan: Plan) -> Iterator[list[int]]:
+def _check_room(explainer: Explainer, lengths: list[int], plan: Plan) -> None:
+    """See that the attention that a shard keeps fits into the memory that is granted."""
+    if plan.keep is None:
+        return
+    layers = getattr(explainer.model.config, "num_hidden_layers", None)
+    layers = layers if isinstance(layers, int) else 12
+    width = int(plan.keep.removeprefix("float")) // 8
+    needed = sum(layers * tokens * tokens * width for tokens in lengths)
+    if needed > plan.memory:
+        raise DataError(
+            f"the attention of {len(lengths)} rows, which make a shard, takes "
+            f"{needed / 2**20:.0f} MiB, and memory is {plan.memory / 2**20:.0f}. The shards that "
+            "are finished stay: the same command with more memory goes on from there; fewer rows a "
+            "shard need another output"
+        )
+
+
+def batch_positions(explainer: Explainer) -> int:
+    """Return how many positions, padded ones included, go through a model together."""
+    on_cpu = explainer.model.device.type == "cpu"
+    return _CPU_POSITIONS if on_cpu else BATCH_POSITIONS
+
+
+def _batches(
+    lengths: dict[int, int], positions: int, bytes_of: Callable[[int], int], plan: Plan
+) -> Iterator[list[int]]:
     """Yield the indices of texts that run together: of similar length, the short ones first."""
     batch: list[int] = []
-    for index in sorted(encoded, key=lambda index: (len(encoded[index].ids), index)):
-        count, tokens = len(batch) + 1, len(encoded[index].ids)
+    for tokens, index in sorted((tokens, index) for index, tokens in lengths.items()):
+        count = len(batch) + 1
         if batch and (
-            count * tokens > BATCH_POSITIONS
-            or count * _bytes_of(explainer, tokens) > plan.memory // _SHARE_OF_A_BATCH
+            count * tokens > positions
+            or count * bytes_of(tokens) > plan.memory // _SHARE_OF_A_BATCH
         ):
             yield batch
             batch = []
@@ -365,13 +429,13 @@ def column_name(name: str) -> str:
     return f"source_{name}" if name in RESULTS else name
 
 
-def _data_file(done: list[tuple[Row, Explanation]], plan: Plan) -> bytes:
+def _data_file(done: list[tuple[Row, Found]], plan: Plan) -> bytes:
     import pyarrow as pa
 
     strings, flags = pa.list_(pa.string()), pa.list_(pa.bool_())
     numbers, places = pa.list_(pa.float64()), pa.list_(pa.int32())
-    spans = [explanation.spans for _, explanation in done]
-    predictions = [explanation.prediction for _, explanation in done]
+    spans = [found.spans for _, found in done]
+    predictions = [found.prediction for _, found in done]
     columns: list[tuple[str, Any, Any]] = [
         ("row", pa.int64(), [row.number for row, _ in done]),
         ("id", _arrow_type(plan.id_type), [_id(row, plan) for row, _ in done]),
@@ -400,6 +464,11 @@ def _data_file(done: list[tuple[Row, Explanation]], plan: Plan) -> bytes:
     if plan.keeps_rest:
         columns.append(("rest", pa.string(), [_rest(row, plan) for row, _ in done]))
     return _write(columns, plan)
+
+
+def _attentions_file(rows: list[Row], kept: dict[int, Kept], plan: Plan) -> bytes | None:
+    items = [(rows[i].number, _id(rows[i], plan), kept[i]) for i in sorted(kept)]
+    return attentions_file(items, str(plan.keep), plan.metadata)
 
 
 def _rest(row: Row, plan: Plan) -> str | None:

@@ -3,32 +3,33 @@
     out/manifest.json               what is computed, and which shards are finished
     out/data/part-00000.parquet     the explanations of the first shard's rows
     out/errors/part-00000.parquet   the rows of it that failed, if any did
+    out/attentions/part-00000.safetensors   their attention, if it is kept
 
 A shard is finished when the manifest says so. Its files are written before, under another name, and
 take their own in one step, so that a process can be killed at any moment. What it had not finished
 is made again by the next run, to the same bytes.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from attnflow.dataset.shard import Shard
 from attnflow.errors import DataError, OptionError
 from attnflow.files import write_whole
+from attnflow.resume import difference, lock
 
-__all__ = ["Store"]
+__all__ = ["Finished", "Store", "read_finished"]
 
 FORMAT: Final = "attnflow.dataset"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 LOCK: Final = ".lock"
-FOLDERS: Final = ("data", "errors")
+FOLDERS: Final = {"data": "parquet", "errors": "parquet", "attentions": "safetensors"}
 
 
 class Store:
@@ -78,7 +79,11 @@ class Store:
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
         try:
-            self._take_lock()
+            lock(
+                self._lock,
+                f"output {self.folder} is being written to by another run; wait for it, or choose "
+                "another folder",
+            )
             self._open()
         except BaseException:
             self.close()
@@ -122,13 +127,14 @@ class Store:
         """
         files = {}
         try:
-            for kind, content in zip(FOLDERS, (shard.data, shard.errors), strict=True):
+            contents = (shard.data, shard.errors, shard.attentions)
+            for kind, content in zip(FOLDERS, contents, strict=True):
                 if content is None:
                     continue
-                folder = self.folder / kind
-                folder.mkdir(exist_ok=True)
-                write_whole(folder / _name(number), content)
-                _sync(folder)
+                path = self.folder / kind / _name(number, kind)
+                path.parent.mkdir(exist_ok=True)
+                write_whole(path, content)
+                _sync(path.parent)
                 files[kind] = _digest(content)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
@@ -151,15 +157,6 @@ class Store:
 
     # ---- Opening ---------------------------------------------------------------------------------
 
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OptionError(
-                f"output {self.folder} is being written to by another run; wait for it, or choose "
-                "another folder"
-            ) from error
-
     def _open(self) -> None:
         for folder in (self.folder, *(self.folder / kind for kind in FOLDERS)):
             if folder.is_dir():
@@ -170,10 +167,12 @@ class Store:
             self._write()
             return
         found = _read_manifest(path)
-        difference = _difference(found["header"], self.header)
-        if difference:
+        different = difference(found["header"], self.header) or _changed(
+            found["header"].get("source", {}), self.header["source"]
+        )
+        if different:
             raise OptionError(
-                f"output {self.folder} is of another run: {difference}. Choose another folder, or "
+                f"output {self.folder} is of another run: {different}. Choose another folder, or "
                 "remove this one"
             )
         self.header = found["header"]
@@ -186,9 +185,10 @@ class Store:
 
     def _is_whole(self, number: int, files: Mapping[str, str]) -> bool:
         for kind in FOLDERS:
-            path = self.folder / kind / _name(number)
+            path = self.folder / kind / _name(number, kind)
             try:
-                found = _digest(path.read_bytes())
+                with open(path, "rb") as file:
+                    found = hashlib.file_digest(file, _blake2b).hexdigest()
             except OSError:
                 found = None
             if found != files.get(kind):
@@ -206,6 +206,66 @@ class Store:
             _sync(self.folder)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
+
+
+class Finished(NamedTuple):
+    """What a run has finished so far.
+
+    Attributes:
+        folder: The folder.
+        header: What was computed: "model", "options" and "source", among others.
+        shards: What is known of each finished shard, by its number, in order.
+        complete: Whether all shards are finished.
+    """
+
+    folder: Path
+    header: dict[str, Any]
+    shards: dict[int, dict[str, Any]]
+    complete: bool
+
+    @property
+    def rows(self) -> int:
+        """How many rows are explained."""
+        return sum(shard["rows"] for shard in self.shards.values())
+
+    @property
+    def failed(self) -> int:
+        """How many rows failed."""
+        return sum(shard["failed"] for shard in self.shards.values())
+
+    def files(self, kind: str) -> dict[int, Path]:
+        """Return the files of the shards that have one of a kind.
+
+        Args:
+            kind: "data", "errors" or "attentions".
+        """
+        return {
+            number: self.folder / kind / _name(number, kind)
+            for number, shard in self.shards.items()
+            if kind in shard["files"]
+        }
+
+
+def read_finished(folder: str | os.PathLike[str]) -> Finished:
+    """Return what a run has finished, whether or not it still runs.
+
+    Args:
+        folder: The output of the run.
+
+    Raises:
+        OptionError: If there is no such output.
+        DataError: If its manifest is damaged or was edited.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise OptionError(
+            f"{os.fspath(folder)} has no {MANIFEST}; expected the output of attnflow run"
+        )
+    found = _read_manifest(path)
+    shards = {int(name): shard for name, shard in found["shards"].items()}
+    return Finished(
+        Path(folder), found["header"], dict(sorted(shards.items())), bool(found["complete"])
+    )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -235,12 +295,16 @@ def _sealed(content: Mapping[str, Any]) -> str:
     return json.dumps(sealed, indent=1, ensure_ascii=False) + "\n"
 
 
+def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=16)
+
+
 def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return _blake2b(content).hexdigest()
 
 
-def _name(number: int) -> str:
-    return f"part-{number:05d}.parquet"
+def _name(number: int, kind: str) -> str:
+    return f"part-{number:05d}.{FOLDERS[kind]}"
 
 
 def _is_temporary(path: Path) -> bool:
@@ -261,23 +325,6 @@ def _cannot_write(folder: Path, error: OSError) -> DataError:
         f"output {folder} cannot be written: {error.strerror or error}. The shards that are "
         "finished stay, and the same command goes on from there"
     )
-
-
-def _difference(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
-    """Say what tells two headers apart; nothing if they are of the same run."""
-    for name, what in (("version", "its format's version"), ("attnflow", "attnflow's version")):
-        if found.get(name) != header[name]:
-            return f"{what} is {found.get(name)} there and {header[name]} here"
-    if found.get("fingerprint") != header["fingerprint"]:
-        there, here = found.get("model"), header["model"]
-        if there == here:
-            return f"the model is {here} in both, but its weights or its vocabulary have changed"
-        return f"the model is {there} there and {here} here"
-    old, new = found.get("options", {}), header["options"]
-    for name in dict.fromkeys([*new, *old]):
-        if old.get(name) != new.get(name):
-            return f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
-    return _changed(found.get("source", {}), header["source"])
 
 
 def _changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

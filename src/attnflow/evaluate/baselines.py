@@ -8,9 +8,13 @@ from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
 
-__all__ = ["BASELINES", "baseline_scores"]
+__all__ = ["BASELINES", "IMAGE_BASELINES", "baseline_scores"]
 
 BASELINES: Final = ("random", "position", "position_reversed", "frequency")
+"""What can be said of the tokens of a text."""
+
+IMAGE_BASELINES: Final = ("random", "position", "position_reversed", "centre")
+"""What can be said of the patches of an image."""
 
 
 def baseline_scores(
@@ -20,14 +24,16 @@ def baseline_scores(
     frequencies: Mapping[str, int],
     seed: Sequence[int] = (0,),
 ) -> NDArray[np.float64]:
-    """Score the tokens of a text without looking at a model.
+    """Score the tokens of a text, or the patches of an image, without looking at a model.
 
     Args:
         baseline: "random": uniform random numbers. "position": later tokens score higher.
             "position_reversed": earlier tokens score higher, so that its rank correlation with
             anything is that of "position" with the other sign. "frequency": rarer tokens score
-            higher, and those that are not in the table highest.
-        tokens: The n tokens.
+            higher, and those that are not in the table highest. "centre": patches score higher the
+            nearer they are to the middle of the image, where photographers put what matters, and
+            special tokens lowest.
+        tokens: The n tokens. Patches are named by their row and column: "0,0".
         frequencies: How often each token occurs.
         seed: Where the random numbers start.
 
@@ -42,6 +48,8 @@ def baseline_scores(
         array([-7.,  0., -3.])
         >>> baseline_scores("position", ["the", "key", "to"], frequencies={})
         array([0., 1., 2.])
+        >>> baseline_scores("centre", ["[CLS]", "0,0", "0,1", "0,2"], frequencies={})
+        array([-2., -1., -0., -1.])
     """
     if baseline == "random":
         return np.random.default_rng(list(seed)).random(len(tokens))
@@ -51,4 +59,18 @@ def baseline_scores(
         return np.arange(len(tokens), 0, -1, dtype=np.float64)
     if baseline == "frequency":
         return 0.0 - np.array([frequencies.get(token, 0) for token in tokens], dtype=np.float64)
-    raise OptionError(f"baseline is {baseline!r}; expected {', '.join(BASELINES)}")
+    if baseline == "centre":
+        return _nearness(tokens)
+    valid = dict.fromkeys((*BASELINES, *IMAGE_BASELINES))
+    raise OptionError(f"baseline is {baseline!r}; expected {', '.join(valid)}")
+
+
+def _nearness(tokens: Sequence[str]) -> NDArray[np.float64]:
+    """Return how near patches are to the middle of all: minus the distance, in patches."""
+    parts = [token.split(",") for token in tokens]
+    patches = [place for place, part in enumerate(parts) if len(part) == 2]
+    places = np.array([[int(number) for number in parts[place]] for place in patches], dtype=float)
+    away = np.hypot(*(places - places.max(axis=0) / 2).T)
+    result = np.full(len(tokens), -away.max() - 1)
+    result[patches] = -away
+    return result

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow import vision
 from attnflow.errors import OptionError
 from attnflow.importance.answer import Answer, answers, ask, check_batch_size
 from attnflow.importance.reading import Reading, filling, read, replaced, without
@@ -77,7 +78,8 @@ def faithfulness(
 
     Args:
         explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes: a text, or a list of texts.
+        inputs: What `Explainer.explain` takes: a text, or a list of texts; for an encoder-decoder
+            sources, or tuples of a source and the target so far; for a vision model images.
         scores: One score for each token that the model reads, special tokens included, as
             `Explanation.scores` has them with neither ``words`` nor ``special_tokens=False``. Of a
             causal model, or for a target so far, those up to the position are enough. For a list of
@@ -119,11 +121,13 @@ def faithfulness(
     check_batch_size(batch_size)
     shares = _checked_fractions(fractions)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
-    fill = _removal(explainer, removal, image=readings[0].patches is not None)
+    fill = check_removal(explainer, removal)
     orders = _orders(explainer, readings, scores if many else [scores], many)
     whole = _ask_each(explainer, readings, batch_size)
     results = []
-    for start, end in _windows(orders, shares):
+    # Equal images are not looked for, so that nothing is gained by holding many.
+    most = WINDOW if readings[0].patches is None else 1
+    for start, end in _windows(orders, shares, most):
         window = range(start, end)
         asked = [readings[i]._replace(target=whole[i].target) for i in window]
         found = _run(explainer, asked, orders[start:end], shares, fill, batch_size)
@@ -150,8 +154,17 @@ def _checked_fractions(fractions: Any) -> tuple[float, ...]:
     return tuple(float(one) for one in given)
 
 
-def _removal(explainer: Any, removal: Any, *, image: bool) -> int | None:
-    """Return the id that replaces a token; None if it is deleted."""
+def check_removal(explainer: Any, removal: Any) -> int | None:
+    """Return the id that replaces a token; None if it is deleted.
+
+    Args:
+        explainer: The model.
+        removal: As in `faithfulness`.
+
+    Raises:
+        OptionError: If tokens of this model cannot be removed so; the message says how they can be.
+    """
+    image = explainer.task in vision.TASKS
     if image and isinstance(removal, str) and removal == "delete":
         raise OptionError(
             "removal is 'delete', but the model takes images, whose patches cannot be taken out; "
@@ -221,13 +234,15 @@ def _steps(count: int, fractions: tuple[float, ...]) -> list[int]:
     return [max(1, floor(fraction * count + 0.5 + 1e-9)) for fraction in fractions]
 
 
-def _windows(orders: list[list[int]], fractions: tuple[float, ...]) -> Iterator[tuple[int, int]]:
+def _windows(
+    orders: list[list[int]], fractions: tuple[float, ...], most: int
+) -> Iterator[tuple[int, int]]:
     """Yield stretches of texts whose changed versions are few enough to be held together."""
     start, held = 0, 0
     for index, order in enumerate(orders):
         steps = _steps(len(order), fractions)
         held += max(steps) + len(steps)
-        if held >= WINDOW:
+        if held >= most:
             yield start, index + 1
             start, held = index + 1, 0
     if start < len(orders):

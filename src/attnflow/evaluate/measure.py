@@ -1,7 +1,7 @@
-"""One text: how far each method agrees with each reference."""
+"""One text, pair of texts or image: how far each method agrees with each reference."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
 from attnflow.evaluate.baselines import baseline_scores
+from attnflow.evaluate.scores import PAIRS, Question, Scored, layer_scores, questions
 from attnflow.explain import Explainer
 from attnflow.graph import resolve_index
 
-__all__ = ["Plan", "listed", "measure"]
+__all__ = ["Plan", "agreement", "listed", "measure"]
 
 
 class Plan(NamedTuple):
@@ -32,9 +33,11 @@ class Plan(NamedTuple):
         drop_sink: Booleans.
         baselines: Of `attnflow.evaluate.baselines.BASELINES`; may be empty.
         faithfulness: Whether tokens are really removed, too.
+        removal: What removes them, as in `attnflow.evaluate.faithfulness.faithfulness`.
         replacement: As in `attnflow.importance.importance`.
         batch_size: As in `attnflow.importance.importance`.
         truncate: As in `Explainer.explain`.
+        max_new_tokens: How many tokens an encoder-decoder writes where no target is given.
         seed: Where random numbers start.
     """
 
@@ -49,72 +52,101 @@ class Plan(NamedTuple):
     drop_sink: tuple[bool, ...]
     baselines: tuple[str, ...]
     faithfulness: bool
+    removal: str | int
     replacement: str | int
     batch_size: int
     truncate: bool
+    max_new_tokens: int
     seed: int
 
 
 def measure(
     explainer: Explainer,
-    text: str,
+    item: Any,
     plan: Plan,
     *,
     index: int,
     target: int | str | None,
     frequencies: Mapping[str, int],
+    num_threads: int | None = None,
 ) -> dict[str, Any]:
-    """Measure one text. The result depends on nothing but the arguments.
+    """Measure one input. The result depends on nothing but the arguments.
 
     Every kind of edges takes one forward pass of the model, whatever the number of methods and
-    layers. The text runs by itself: what stands beside it in a batch would change the last digits,
+    layers. The input runs by itself: what stands beside it in a batch would change the last digits,
     and a run that was interrupted would not end with the same numbers.
+
+    An encoder-decoder is asked about every token of the target, and what is returned are means over
+    those, so that a text counts once, however long its target.
 
     Args:
         explainer: The model.
-        text: The text.
+        item: The text; for an encoder-decoder the source, or a tuple of the source and its target;
+            for a vision model the image.
         plan: What to measure.
-        index: The text's index, which the random baseline starts from.
+        index: The input's index, which the random baseline starts from.
         target: The class or token that the model's answer is measured by; None is its own.
         frequencies: How often each token occurs.
+        num_threads: How many threads compute flows. None is one for each CPU.
 
     Returns:
         What JSON can hold: the text's "tokens" (how many), "position", "target" and "prediction";
-        "causal"; "layers"; "correlations" as lists in lists, in the order of edges, methods,
-        receptive fields, sinks kept and dropped, references, special tokens kept and left out,
-        layers; and
+        "related", whether scores are related to uniform attention where nobody says; "layers";
+        "correlations" as lists in lists, in the order of edges, methods, receptive fields, sinks
+        kept and dropped, references, special tokens kept and left out, layers; and
         "baselines" in the order of baselines, sinks, references and special tokens. None where a
         correlation is not defined. If it is planned, "faithfulness" in the order of edges, methods,
         receptive fields, layers and measures, and "other_faithfulness" of references and baselines.
 
     Raises:
-        TextError: If the text cannot be measured; the message says why.
+        TextError: If the input cannot be measured; the message says why.
         AttnflowError: Whatever explaining and the references raise.
     """
+    item, asked = questions(explainer, item, plan, target)
+    scored = [layer_scores(explainer, item, asked, plan, kind, num_threads) for kind in plan.edges]
+    seeds: list[tuple[int, ...]] = [(plan.seed, index)]
+    if len(asked) > 1:
+        seeds = [(plan.seed, index, place) for place in range(len(asked))]
+    # All edges of one question after those of the other.
+    answers = [
+        _answer(explainer, item, question, list(found), plan, frequencies, seed)
+        for question, seed, *found in zip(asked, seeds, *scored, strict=True)
+    ]
+    last = scored[_main(plan)][-1]
+    several = explainer.task == PAIRS and plan.position == "auto"
+    prediction = None if several or last.prediction is None else last.prediction._asdict()
+    return {
+        "text": index,
+        "tokens": min(len(found[-1].tokens) for found in scored),
+        "position": last.position,
+        "target": item[1] if several else last.target,
+        "prediction": prediction,
+        "related": last.related,
+        "layers": [layer + 1 for layer in _layers(last, plan)],
+        **{name: listed(_mean([answer[name] for answer in answers])) for name in answers[0]},
+    }
+
+
+def _answer(
+    explainer: Explainer,
+    item: Any,
+    question: Question,
+    scored: list[Scored],
+    plan: Plan,
+    frequencies: Mapping[str, int],
+    seed: Sequence[int],
+) -> dict[str, NDArray[np.float64]]:
+    """Measure what is asked about one position; `scored` has the scores of each kind of edges."""
     from attnflow.importance import importance
 
-    scored = [
-        explainer.layer_scores(
-            text,
-            methods=plan.methods,
-            edges=kind,
-            position=plan.position,
-            target=target,
-            heads=plan.heads,
-            residual=plan.residual,
-            receptive_field=plan.receptive_field,
-            truncate=plan.truncate,
-        )
-        for kind in plan.edges
-    ]
     references = np.stack(
         [
             importance(
                 explainer,
-                text,
+                item,
                 reference=name,
-                target=target,
-                position=plan.position,
+                target=question.target,
+                position=question.position,
                 replacement=plan.replacement if name == "blank_out" else "auto",
                 batch_size=plan.batch_size,
                 truncate=plan.truncate,
@@ -122,63 +154,78 @@ def measure(
             for name in plan.references
         ]
     )
-    # The sink is the same token for all edges, so that all are measured on the same tokens.
-    first = scored[plan.edges.index("attention") if "attention" in plan.edges else 0]
-    count = min(len(item.tokens) for item in scored)
+    first = scored[_main(plan)]
+    count = min(len(found.tokens) for found in scored)
     if count < 2:
         raise TextError("the position sees one token, and a rank correlation needs two")
     tokens, special = first.tokens[:count], np.array(first.special[:count])
     references = references[:, :count]
-    depth = len(next(iter(first.scores.values())))
-    layers = [
-        resolve_index(layer, depth, "layer", "layers", first=1) - 1
-        for layer in plan.layers or range(1, depth + 1)
-    ]
+    layers = _layers(first, plan)
     scores = np.array(
         [
             [
                 [
-                    item.scores[method, item.causal if choice == "auto" else bool(choice)][layers]
+                    found.scores[method, found.related if choice == "auto" else bool(choice)][
+                        layers
+                    ]
                     for choice in plan.receptive_field
                 ]
                 for method in plan.methods
             ]
-            for item in scored
+            for found in scored
         ]
     )[..., :count]
     guesses = [
-        baseline_scores(name, tokens, frequencies=frequencies, seed=(plan.seed, index))
-        for name in plan.baselines
+        baseline_scores(name, tokens, frequencies=frequencies, seed=seed) for name in plan.baselines
     ]
-    record = {
-        "text": index,
-        "tokens": count,
-        "position": first.position,
-        "target": first.target,
-        "prediction": None if first.prediction is None else first.prediction._asdict(),
-        "causal": first.causal,
-        "layers": [layer + 1 for layer in layers],
+    kept = np.isin(np.arange(count), first.sinks, invert=True)
+    answer = {
         # Layers last.
-        "correlations": listed(
-            np.moveaxis(_agreement(scores, references, special, first.sink, plan.drop_sink), 3, -1)
+        "correlations": np.moveaxis(
+            agreement(scores, references, special, kept, plan.drop_sink), 3, -1
         ),
-        "baselines": listed(
-            _agreement(np.array(guesses), references, special, first.sink, plan.drop_sink)
-            if guesses
-            else np.empty(0)
-        ),
+        "baselines": agreement(np.array(guesses), references, special, kept, plan.drop_sink)
+        if guesses
+        else np.empty(0),
     }
     if plan.faithfulness:
-        removed = partial(_removed, explainer, text, target, plan)
-        record["faithfulness"] = listed(removed(scores))
-        record["other_faithfulness"] = listed(removed(np.array([*references, *guesses])))
-    return record
+        removed = partial(_removed, explainer, item, question, plan)
+        answer["faithfulness"] = removed(scores)
+        answer["other_faithfulness"] = removed(np.array([*references, *guesses]))
+    return answer
+
+
+def _main(plan: Plan) -> int:
+    """Return which edges say what the sinks are, so that all are measured on the same tokens."""
+    return plan.edges.index("attention") if "attention" in plan.edges else 0
+
+
+def _layers(scored: Scored, plan: Plan) -> list[int]:
+    """Return the layers that are measured, from 0."""
+    depth = len(next(iter(scored.scores.values())))
+    return [
+        resolve_index(layer, depth, "layer", "layers", first=1) - 1
+        for layer in plan.layers or range(1, depth + 1)
+    ]
+
+
+def _mean(values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the mean of arrays where they are defined."""
+    if len(values) == 1:
+        return values[0]
+    every = np.stack(values)
+    known = ~np.isnan(every)
+    counts = known.sum(axis=0)
+    result: NDArray[np.float64] = np.where(known, every, 0.0).sum(axis=0) / np.where(
+        counts, counts, np.nan
+    )
+    return result
 
 
 def _removed(
     explainer: Explainer,
-    text: str,
-    target: int | str | None,
+    item: Any,
+    question: Question,
     plan: Plan,
     scores: NDArray[np.float64],
 ) -> NDArray[np.float64]:
@@ -188,10 +235,11 @@ def _removed(
     rows = scores.reshape(-1, scores.shape[-1])
     found = faithfulness(
         explainer,
-        [text] * len(rows),
+        [item] * len(rows),
         list(rows),
-        target=[target] * len(rows),
-        position=plan.position,
+        target=[question.target] * len(rows),
+        position=question.position,
+        removal=plan.removal,
         batch_size=plan.batch_size,
         truncate=plan.truncate,
     )
@@ -201,25 +249,31 @@ def _removed(
     return values.reshape(*scores.shape[:-1], -1)
 
 
-def _agreement(
+def agreement(
     scores: NDArray[np.float64],
     references: NDArray[np.float64],
     special: NDArray[np.bool_],
-    sink: int,
+    kept: NDArray[np.bool_],
     drop_sink: tuple[bool, ...],
 ) -> NDArray[np.float64]:
-    """Correlate scores (..., n) with references (R, n) on all and on some of the tokens.
+    """Correlate scores with references on all and on some of the tokens.
+
+    Args:
+        scores: Of shape (..., n).
+        references: Of shape (R, n).
+        special: Which tokens are special.
+        kept: Which tokens are no sinks.
+        drop_sink: For each column whether sinks are left out.
 
     Returns:
         Of shape (..., sinks kept and dropped, R, special tokens kept and left out).
     """
     result = np.empty((*scores.shape[:-1], len(drop_sink), len(references), 2))
-    others = np.arange(len(special)) != sink
     for i, drop in enumerate(drop_sink):
         for j, wanted in enumerate((np.ones_like(special), ~special)):
-            kept = wanted & others if drop else wanted
+            chosen = wanted & kept if drop else wanted
             for k, reference in enumerate(references):
-                result[..., i, k, j] = spearman(scores[..., kept], reference[kept])
+                result[..., i, k, j] = spearman(scores[..., chosen], reference[chosen])
     return result
 
 

@@ -1,20 +1,21 @@
-"""Many texts: an evaluation from its options to its result, text by text."""
+"""Many texts or images: an evaluation from its options to its result, one by one."""
 
 import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnflow.errors import OptionError, TextError
-from attnflow.evaluate.baselines import BASELINES
+from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
 from attnflow.evaluate.evaluation import EvaluatedText, Evaluation, Skipped
 from attnflow.evaluate.measure import Plan, measure
-from attnflow.evaluate.store import Store
+from attnflow.evaluate.scores import IMAGES, PAIRS, check_options, depth_of, questions, read
+from attnflow.evaluate.underway import UnderWay
 from attnflow.explain import Explainer
 from attnflow.explanation import Prediction
 from attnflow.graph import resolve_index
@@ -22,16 +23,24 @@ from attnflow.scoring import EDGES, METHODS
 
 __all__ = ["Run", "evaluate"]
 
+ROUNDING_NOTE = (
+    "input_gradient is rounding error on this model, and correlations with it mean nothing: layer "
+    "normalisation makes the sum of a token's gradient 0. Use gradient_norm or gradient_x_input "
+    "instead."
+)
+
 # A sum of gradients this far below their norm is what rounding leaves of 0.
 ROUNDING = 1e-4
 
-# Models that read something else than one text have no references.
-TASKS = ("classification", "masked-lm", "causal-lm")
+# Other models have no answer that tokens or patches could matter to, or read what has none.
+TASKS = ("classification", "masked-lm", "causal-lm", PAIRS, IMAGES)
+
+MAX_NEW_TOKENS = 20
 
 
 def evaluate(
     explainer: Explainer,
-    texts: Sequence[str],
+    texts: Sequence[Any],
     *,
     methods: str | Sequence[str] = METHODS,
     edges: str | Sequence[str] = ("attention",),
@@ -46,9 +55,11 @@ def evaluate(
     baselines: bool | str | Sequence[str] = True,
     frequencies: Mapping[str, int] | None = None,
     faithfulness: bool = False,
+    removal: str | int = "auto",
     replacement: str | int = "auto",
     batch_size: int = 64,
     truncate: bool = False,
+    max_new_tokens: int = MAX_NEW_TOKENS,
     samples: int = 2000,
     permutations: int = 9999,
     level: float = 0.95,
@@ -56,6 +67,10 @@ def evaluate(
     numbers: Sequence[int] | None = None,
     skipped: Sequence[Skipped] = (),
     store: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    device: str = "auto",
     progress: Callable[[int, int], object] | None = None,
 ) -> Evaluation:
     """Measure how far methods agree with what the model really depends on.
@@ -68,16 +83,24 @@ def evaluate(
     One forward pass a text, for each kind of edges, serves all methods and all layers. References
     take their own: blank-out as many as there are tokens.
 
+    An encoder-decoder is asked about every token of the target, given what precedes it, and the
+    correlation of a text is the mean over those. Of an image, tokens are patches.
+
     Args:
-        explainer: The model: a classifier, or a masked or causal language model.
-        texts: The texts.
+        explainer: The model: a classifier of texts or images, a masked or causal language model, or
+            an encoder-decoder that reads text.
+        texts: The texts. For an encoder-decoder sources, for which the model writes targets, or
+            tuples of a source and its target. For a vision model images, as `Explainer.explain`
+            takes them.
         methods: Of "raw", "rollout" and "flow".
         edges: Of "attention", "gradient", "effective" and "value_norm".
         references: Of `attnflow.importance.REFERENCES`: "blank_out", "input_gradient" and others.
         layers: The layers, from 1; -1 is the last. None means all. They are put in order.
         targets: The class or token that the references, and gradient edges, are for: one for all
             texts, or one for each. None is what the model predicts.
-        position: The position explained, as in `Explainer.explain`.
+        position: The position explained, as in `Explainer.explain`. But for an encoder-decoder
+            "auto" is every position at which a token of the target is written; with "last" or an
+            index, what follows there is asked about, once a text.
         heads: As in `Explainer.explain`.
         residual: As in `Explainer.explain`.
         receptive_field: As in `Explainer.explain`; or (False, True), to have both side by side.
@@ -86,14 +109,18 @@ def evaluate(
             of the first of them, so that all are measured on the same tokens.
         baselines: Whether to compare with scores that know nothing of the model, or which ones:
             "random", "position" (later tokens score higher), "position_reversed" (earlier ones do)
-            and "frequency" (rarer ones do).
+            and "frequency" (rarer ones do); for images "centre" (nearer patches do) in the place of
+            the last.
         frequencies: How often each token occurs, for the baseline; tokens that are not there are
-            the rarest. None counts tokens in the texts evaluated.
+            the rarest. None counts tokens in the texts evaluated, and in the targets given.
         faithfulness: Whether to remove tokens in the order of their scores, too, and to measure
             what that does to the answer.
+        removal: What removes them, as in `attnflow.evaluate.faithfulness.faithfulness`.
         replacement: What blank-out puts in a token's place, as in `attnflow.importance.importance`.
         batch_size: How many texts with a token blanked out run together.
         truncate: Cut a text that is longer than the model takes, instead of skipping it.
+        max_new_tokens: How many tokens an encoder-decoder writes at most, for a source without a
+            target.
         samples: How often texts are drawn anew for a confidence interval.
         permutations: How often signs are flipped for a p-value.
         level: The level of confidence intervals.
@@ -104,6 +131,12 @@ def evaluate(
         store: A file, or a folder for one, that keeps every text's result as soon as it is there.
             The same call goes on where it was stopped, and ends with the same result. It is
             refused if the file is of another model, other options or other texts.
+        engine: What runs the model: "local", this machine, or "ray", a Ray cluster. The result is
+            the same.
+        workers: How many processes run the model, each on one CPU. None is one for each CPU; a
+            model that is not on the CPU runs in this process.
+        address: The Ray cluster, as `attnflow.run` takes it.
+        device: Where Ray's workers run the model, as `attnflow.run` takes it.
         progress: Called after every text with how many are done and how many there are.
 
     Returns:
@@ -144,9 +177,11 @@ def evaluate(
         baselines=baselines,
         frequencies=frequencies,
         faithfulness=faithfulness,
+        removal=removal,
         replacement=replacement,
         batch_size=batch_size,
         truncate=truncate,
+        max_new_tokens=max_new_tokens,
         samples=samples,
         permutations=permutations,
         level=level,
@@ -154,6 +189,10 @@ def evaluate(
         numbers=numbers,
         skipped=skipped,
         store=store,
+        engine=engine,
+        workers=workers,
+        address=address,
+        device=device,
     ) as run:
         if progress is not None:
             progress(run.done, run.total)
@@ -163,7 +202,7 @@ def evaluate(
         return run.result()
 
 
-class Run:
+class Run(UnderWay):
     """An evaluation under way: iterate over it to measure text by text, then ask for the result.
 
     The result may be asked for at any time, and is then of the texts done so far. `evaluate` is the
@@ -183,86 +222,57 @@ class Run:
         AttnflowError: Whatever `evaluate` raises.
     """
 
-    def __init__(self, explainer: Explainer, texts: Sequence[str], **options: Any) -> None:
+    def __init__(self, explainer: Explainer, texts: Sequence[Any], **options: Any) -> None:
         if not isinstance(explainer, Explainer):
             raise OptionError(f"explainer is {type(explainer).__name__}; expected an Explainer")
         if explainer.task not in TASKS:
             raise OptionError(
                 f"{explainer.name} is a model for {explainer.task}, but references need an answer "
-                f"to a text: expected a model for {', '.join(TASKS)}"
+                f"to a text or an image: expected a model for {', '.join(TASKS)}"
             )
         self._explainer = explainer
         self._texts = _list_of(texts, "texts")
         self._numbers = _numbers_of(options["numbers"], len(self._texts))
-        self._statistics = _statistics(options)
+        self._statistics = statistics_options(options)
+        workers = workers_of(options)
         self._plan = _plan(explainer, options)
-        self._targets = _targets(explainer, options["targets"], len(self._texts))
+        self._targets = _targets(explainer, options["targets"], len(self._texts), self._plan)
         self.skipped: list[Skipped] = list(options["skipped"])
         self._todo: list[int] = []
         counted: Counter[str] = Counter()
         for index, text in enumerate(self._texts):
             try:
-                counted.update(self._tokens(text))
+                counted.update(read(explainer, text, self._plan))
             except (TextError, OptionError) as error:
                 self.skipped.append(Skipped(self._numbers[index], str(error)))
             else:
                 self._todo.append(index)
         if not self._todo:
             first = self.skipped[len(options["skipped"])]
+            what = "images" if explainer.task == IMAGES else "texts"
             raise TextError(
-                f"none of the {len(self._texts)} texts can be evaluated; the first, number "
+                f"none of the {len(self._texts)} {what} can be evaluated; the first, number "
                 f"{first.number}: {first.reason}"
             )
         given = options["frequencies"]
         self._frequencies: Mapping[str, int] = counted if given is None else _frequencies(given)
         self._fingerprint = explainer.fingerprint()
-        self._notes = self._look_at_references()
-        self._records: dict[int, dict[str, Any]] = {}
-        self._store: Store | None = None
-        if options["store"] is not None:
-            self._store = Store(options["store"], self._header(given))
-            known = set(self._todo)
-            self._records = {i: r for i, r in self._store.records.items() if i in known}
+        work = partial(
+            _measured,
+            plan=self._plan,
+            frequencies=self._frequencies,
+            # Several workers keep all CPUs busy by themselves.
+            num_threads=None if (options["engine"], workers) == ("local", 1) else 1,
+        )
+        header = None if options["store"] is None else self._header(given)
+        super().__init__(explainer, work, header, options)
         self.total = len(self._todo)
 
-    @property
-    def done(self) -> int:
-        """How many texts have been measured."""
-        return len(self._records)
-
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._store is not None:
-            self._store.close()
-
-    def __iter__(self) -> Iterator[int]:
+    def _missing(self) -> Iterator[tuple[int, Any]]:
         for index in self._todo:
             if index not in self._records:
-                record = self._measure(index)
-                if self._store is not None:
-                    self._store.add(record)
-                self._records[index] = record
-                yield self.done
-
-    def _measure(self, index: int) -> dict[str, Any]:
-        try:
-            return measure(
-                self._explainer,
-                self._texts[index],
-                self._plan,
-                index=index,
-                target=self._targets[index],
-                frequencies=self._frequencies,
-            )
-        except TextError as error:
-            return {"text": index, "error": str(error)}
+                first = index == self._todo[0]
+                yield index, _Task(index, self._texts[index], self._targets[index], first)
 
     def result(self) -> Evaluation:
         """Return the evaluation of the texts done so far.
@@ -285,7 +295,7 @@ class Run:
                 failed[0].reason if failed else "no text was evaluated, so that there is no result"
             )
         plan = self._plan
-        causal = sum(record["causal"] for record in records) * 2 > len(records)
+        related = sum(record["related"] for record in records) * 2 > len(records)
         first = records[0]
         arrays = {
             name: np.array([record[name] for record in records], dtype=np.float64)
@@ -300,7 +310,7 @@ class Run:
             methods=plan.methods,
             edges=plan.edges,
             receptive_fields=[
-                causal if choice == "auto" else bool(choice) for choice in plan.receptive_field
+                related if choice == "auto" else bool(choice) for choice in plan.receptive_field
             ],
             drop_sinks=plan.drop_sink,
             references=plan.references,
@@ -311,12 +321,13 @@ class Run:
                 "residual": "measured" if plan.edges == ("value_norm",) else plan.residual,
                 "replacement": plan.replacement,
                 "truncate": plan.truncate,
+                **self._own_options(),
                 **self._statistics,
             },
             texts=[self._text(record) for record in records],
             skipped=sorted([*self.skipped, *failed], key=lambda item: item.number),
             pending=self.total - self.done,
-            notes=self._notes,
+            notes=[ROUNDING_NOTE] if any(record.get("rounding") for record in records) else [],
             correlations=arrays["correlations"],
             baseline_correlations=arrays["baselines"].reshape(
                 len(records), len(plan.baselines), *columns
@@ -335,43 +346,22 @@ class Run:
             prediction=None if prediction is None else Prediction(**prediction),
         )
 
-    def _look_at_references(self) -> list[str]:
-        """Say so if a reference is nothing but rounding error on this model."""
-        if "input_gradient" not in self._plan.references:
-            return []
-        from attnflow.importance.gradient import gradient_norm, input_gradient
-
-        index = self._todo[0]
-        sums, norms = (
-            reference(
-                self._explainer,
-                self._texts[index],
-                target=self._targets[index],
-                position=self._plan.position,
-                truncate=self._plan.truncate,
-            )
-            for reference in (input_gradient, gradient_norm)
-        )
-        if sums.max() >= ROUNDING * norms.max():
-            return []
-        return [
-            "input_gradient is rounding error on this model, and correlations with it mean "
-            "nothing: layer normalisation makes the sum of a token's gradient 0. Use gradient_norm "
-            "or gradient_x_input instead."
-        ]
-
-    def _tokens(self, text: Any) -> tuple[str, ...]:
-        """Return the tokens of a text, after seeing that it can be evaluated."""
-        encoded = self._explainer._encode(text, self._plan.truncate)
-        if len(encoded.tokens) < 2:
-            raise TextError("the text has one token, and a rank correlation needs two")
-        self._explainer._position(encoded, self._plan.position, causal=None)
-        return encoded.tokens
+    def _own_options(self) -> dict[str, Any]:
+        """Return the options that make a difference for some evaluations only."""
+        own: dict[str, Any] = {}
+        if self._plan.faithfulness:
+            own["removal"] = self._plan.removal
+        if self._explainer.task == PAIRS and self._plan.position == "auto":
+            own["max_new_tokens"] = self._plan.max_new_tokens
+        return own
 
     def _header(self, frequencies: Any) -> dict[str, Any]:
         """Say what is evaluated, so that a store of something else is not taken for it."""
         from attnflow import __version__
 
+        inputs = [
+            _identity(item) if self._explainer.task == IMAGES else item for item in self._texts
+        ]
         options = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._plan._asdict().items()
@@ -386,9 +376,82 @@ class Run:
             "options": options,
             "data": {
                 "texts": len(self._texts),
-                "digest": _digest([[str(text) for text in self._texts], self._targets]),
+                "digest": _digest([inputs, self._targets]),
             },
         }
+
+
+class _Task(NamedTuple):
+    """An input that is to be measured, and whether it is the first of all."""
+
+    number: int
+    item: Any
+    target: int | str | None
+    first: bool
+
+
+def _measured(
+    explainer: Explainer,
+    task: _Task,
+    plan: Plan,
+    frequencies: Mapping[str, int],
+    num_threads: int | None,
+) -> dict[str, Any]:
+    """Return the record of an input: what was measured, or why nothing could be."""
+    try:
+        record = measure(
+            explainer,
+            task.item,
+            plan,
+            index=task.number,
+            target=task.target,
+            frequencies=frequencies,
+            num_threads=num_threads,
+        )
+        if task.first and "input_gradient" in plan.references:
+            record["rounding"] = _is_rounding(explainer, task, plan)
+    except TextError as error:
+        return {"text": task.number, "error": str(error)}
+    return record
+
+
+def _is_rounding(explainer: Explainer, task: _Task, plan: Plan) -> bool:
+    """Whether the sum of gradients is nothing but rounding error on this model."""
+    from attnflow.importance.gradient import gradient_norm, input_gradient
+
+    item, [question, *_] = questions(explainer, task.item, plan, task.target)
+    sums, norms = (
+        reference(
+            explainer,
+            item,
+            target=question.target,
+            position=question.position,
+            truncate=plan.truncate,
+        )
+        for reference in (input_gradient, gradient_norm)
+    )
+    return bool(sums.max() < ROUNDING * norms.max())
+
+
+def _identity(image: Any) -> str:
+    """Return what tells an image from others: a digest of its file or its pixels."""
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(image, str | os.PathLike):
+        try:
+            with open(image, "rb") as file:
+                while block := file.read(2**20):
+                    digest.update(block)
+        except OSError as error:
+            # It is reported as one that cannot be read.
+            return str(error)
+    elif hasattr(image, "tobytes"):
+        # Arrays have a shape, and images of Pillow a size and a mode.
+        described = [getattr(image, name, None) for name in ("shape", "size", "mode")]
+        digest.update(repr(described).encode())
+        digest.update(image.tobytes())
+    else:
+        return str(image)
+    return digest.hexdigest()
 
 
 def _digest(value: Any) -> str:
@@ -408,13 +471,13 @@ def _stacked(records: list[dict[str, Any]], name: str) -> Any:
 
 
 def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
-    from attnflow.explain import _Options
+    from attnflow.evaluate.faithfulness import check_removal
     from attnflow.importance import REFERENCES
+    from attnflow.importance.reading import filling
 
-    given = options["baselines"]
-    baselines: tuple[str, ...] = BASELINES if given is True else ()
-    if not isinstance(given, bool):
-        baselines = _choices(given, "baselines", BASELINES)
+    known = IMAGE_BASELINES if explainer.task == IMAGES else BASELINES
+    if explainer.task == IMAGES and options["frequencies"] is not None:
+        raise OptionError("frequencies are of tokens, and this model takes images; leave them out")
     fields = options["receptive_field"]
     plan = Plan(
         methods=_choices(options["methods"], "methods", METHODS),
@@ -426,11 +489,13 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
         residual=options["residual"],
         receptive_field=("auto",) if fields == "auto" else _switches(fields, "receptive_field"),
         drop_sink=_switches(options["drop_sink"], "drop_sink"),
-        baselines=baselines,
+        baselines=baselines_of(options["baselines"], known),
         faithfulness=_switch(options["faithfulness"], "faithfulness"),
+        removal=options["removal"],
         replacement=options["replacement"],
         batch_size=_count(options["batch_size"], "batch_size", 1),
         truncate=_switch(options["truncate"], "truncate"),
+        max_new_tokens=_count(options["max_new_tokens"], "max_new_tokens", 1),
         seed=_count(options["seed"], "seed", 0),
     )
     if plan.replacement != "auto" and "blank_out" not in plan.references:
@@ -438,16 +503,16 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
             f"replacement is {plan.replacement!r}, but only blank_out replaces tokens, and it is "
             "not among the references; leave it out"
         )
-    for edges in plan.edges:
-        explainer._check(
-            _Options(
-                edges=edges,
-                position=plan.position,
-                heads=plan.heads,
-                residual=plan.residual,
-                truncate=plan.truncate,
-            )
+    check_options(explainer, plan)
+    if "blank_out" in plan.references:
+        filling(explainer, plan.replacement)
+    if plan.removal != "auto" and not plan.faithfulness:
+        raise OptionError(
+            f"removal is {plan.removal!r}, but only faithfulness removes tokens, and it is not "
+            "asked for; leave it out"
         )
+    if plan.faithfulness:
+        check_removal(explainer, plan.removal)
     if options["layers"] is not None:
         plan = plan._replace(layers=_layers(explainer, options["layers"]))
     return plan
@@ -455,32 +520,49 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
 
 def _layers(explainer: Explainer, layers: Any) -> tuple[int, ...]:
     wanted = _list_of([layers] if isinstance(layers, int) else layers, "layers")
-    depth = getattr(explainer.model.config, "num_hidden_layers", None)
-    if isinstance(depth, int):
+    depth = depth_of(explainer)
+    if depth is not None:
         wanted = [resolve_index(layer, depth, "layer", "layers", first=1) for layer in wanted]
     if len(set(wanted)) < len(wanted):
         raise OptionError(f"layers is {list(wanted)}; a layer is there twice")
     return tuple(sorted(wanted))
 
 
-def _targets(explainer: Explainer, targets: Any, count: int) -> list[Any]:
+def _targets(explainer: Explainer, targets: Any, count: int, plan: Plan) -> list[Any]:
+    from attnflow.importance.reading import _target
+
     if targets is None or isinstance(targets, str | int | np.integer):
         wanted = [targets] * count
     else:
         wanted = _list_of(targets, "targets")
         if len(wanted) != count:
             raise OptionError(f"targets has {len(wanted)} items, but there are {count} texts")
-    config = explainer.model.config
-    classes = config.num_labels if explainer.task == "classification" else config.vocab_size
-    checked: dict[Any, Any] = {}
-    for target in wanted:
-        if target is not None and target not in checked:
-            # An unknown class is an error before the first text runs.
-            checked[target] = explainer._target(target, range(classes))
-    return [None if target is None else checked[target] for target in wanted]
+    if explainer.task == PAIRS and plan.position == "auto" and set(wanted) != {None}:
+        raise OptionError(
+            "targets are tokens that are asked about, and an encoder-decoder is asked about every "
+            "token of its target; give the target beside its source, as a tuple (source, target), "
+            "or ask about one position, such as position='last'"
+        )
+    # An unknown class is an error before the first text runs.
+    checked = {target: _target(explainer, target) for target in wanted}
+    return [checked[target] for target in wanted]
 
 
-def _statistics(options: Mapping[str, Any]) -> dict[str, Any]:
+def workers_of(options: Mapping[str, Any]) -> int | None:
+    """Return how many workers are asked for, checked."""
+    workers = options["workers"]
+    return None if workers is None else _count(workers, "workers", 1)
+
+
+def baselines_of(given: Any, valid: Sequence[str]) -> tuple[str, ...]:
+    """Return the baselines asked for: True for all, False for none, or their names."""
+    if isinstance(given, bool):
+        return tuple(valid) if given else ()
+    return _choices(given, "baselines", valid)
+
+
+def statistics_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the statistics, checked."""
     level = options["level"]
     if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
         raise OptionError(f"level is {level!r}; expected a number between 0 and 1")

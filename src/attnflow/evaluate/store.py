@@ -5,14 +5,13 @@ ever added. A process that is killed leaves at most its last line unfinished, wh
 the file is opened again.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from attnflow.errors import DataError, OptionError
+from attnflow.resume import difference, lock
 
 __all__ = ["Store"]
 
@@ -55,22 +54,14 @@ class Store:
         except OSError as error:
             raise OptionError(f"store {self.path} cannot be opened: {error.strerror}") from error
         try:
-            self._lock()
+            lock(
+                self._file,
+                f"store {self.path} is being written by another run; wait for it, or use another",
+            )
             self._read({"format": FORMAT, "version": VERSION, **header})
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write a record. Once this returns, a kill of the process does not lose it.
@@ -89,14 +80,6 @@ class Store:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OptionError(
-                f"store {self.path} is being written by another run; wait for it, or use another"
-            ) from error
 
     def _write(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
@@ -146,31 +129,15 @@ class Store:
     def _compare(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
         if found.get("format") != FORMAT:
             raise DataError(f"{self.path} is not a store of an evaluation; choose another file")
-        difference = _difference(found, header)
-        if difference:
+        different = difference(found, header, _spelt) or _other_data(found, header)
+        if different:
             raise OptionError(
-                f"store {self.path} is of another evaluation: {difference}. Choose another file, "
+                f"store {self.path} is of another evaluation: {different}. Choose another file, "
                 "or remove this one"
             )
 
 
-def _difference(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
-    """Say what tells two headers apart; nothing if they are of the same evaluation."""
-    for name in ("version", "attnflow"):
-        if found.get(name) != header.get(name):
-            what = "its format's version" if name == "version" else "it was made by attnflow"
-            return f"{what} is {found.get(name)} there and {header.get(name)} here".replace(
-                "attnflow is", "attnflow"
-            )
-    if found.get("fingerprint") != header.get("fingerprint"):
-        there, here = found.get("model"), header.get("model")
-        if there == here:
-            return f"the model is {here} in both, but its weights or its vocabulary have changed"
-        return f"the model is {there} there and {here} here"
-    old, new = found.get("options", {}), header.get("options", {})
-    for name in dict.fromkeys([*new, *old]):
-        if old.get(name) != new.get(name):
-            return f"{name} is {_spelt(old.get(name))} there and {_spelt(new.get(name))} here"
+def _other_data(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
     there, here = found.get("data", {}), header.get("data", {})
     if there.get("texts") != here.get("texts"):
         return f"it has {there.get('texts')} texts there and {here.get('texts')} here"

@@ -5,7 +5,9 @@ questions that were taken are answered first, and new ones are refused. A second
 once.
 """
 
+import errno
 import ipaddress
+import os
 import signal
 import socket
 import threading
@@ -33,6 +35,7 @@ QUIET: Final = 0.5
 # How long a server that is stopping stays at most beyond the time limit of a request, in seconds.
 PATIENCE: Final = 5.0
 SHORTEST_TOKEN: Final = 16
+STOPPING: Final = b"attnflow: stopping when all is answered; Ctrl-C again stops it at once\n"
 
 
 def check_token(token: str | None) -> None:
@@ -86,8 +89,10 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         listening.close()
+        taken = "; give another with --port, or 0 for one that is free"
         raise OptionError(
             f"{host}, port {port} cannot be listened on: {error.strerror or error}"
+            f"{taken if error.errno == errno.EADDRINUSE else ''}"
         ) from error
     return listening
 
@@ -183,6 +188,8 @@ def _signals(service: Any) -> Iterator[None]:
         if service.stopping:
             raise KeyboardInterrupt
         service.stopping = True
+        # Written at once and whole: what the signal came in the middle of may be writing, too.
+        os.write(2, STOPPING)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -38,6 +38,8 @@ LABEL_ROOM: Final = 10.5
 LYING_BARS: Final = 40
 # More edges than this are a blur, and make a large file.
 MOST_EDGES: Final = 3000
+# Of many tokens, so many edges a layer can still be told apart.
+EDGES_OF_MANY: Final = 120
 # Edges that weigh less than this share of the heaviest cannot be seen.
 FAINTEST: Final = 0.02
 # Of more tokens than this, the residual connections would hide all else in a graph.
@@ -158,7 +160,7 @@ def attention_graph(
     tokens: Sequence[str],
     *,
     position: int | None = None,
-    edges: int = MOST_EDGES,
+    edges: int | None = None,
     title: str | None = None,
     ax: Any = None,
 ) -> "tuple[Figure, Axes]":
@@ -168,14 +170,16 @@ def attention_graph(
     position m weighs ``weights[l - 1][k, m]``. Rollout and flow lead to input tokens, and are drawn
     between neighbouring layers all the same, as in the paper's Figure 1. Of more than 40 tokens,
     the edges from a position to itself are thin lines whatever they weigh, because they would hide
-    the others.
+    the others; of a position that is traced, they are no stronger than the others.
 
     Args:
         weights: A graph, whose capacities are drawn, or weights of shape (L, n, n).
         tokens: The n tokens.
         position: Trace one position of the last layer: an edge weighs what comes along it of that
-            position, multiplied along paths. None draws all edges as they are.
-        edges: How many edges to draw at most, the heaviest first.
+            position, multiplied along paths. Such shares get small from layer to layer, so that
+            edges are drawn by the square root. None draws all edges as they are.
+        edges: How many edges to draw at most, the heaviest first. None is 3,000, or, of more than
+            40 tokens, 120 a layer.
         title: What to write above.
         ax: The axes to draw into. None makes a figure of a fitting size.
 
@@ -197,6 +201,8 @@ def attention_graph(
     layers, count, _ = array.shape
     if len(tokens) != count:
         raise OptionError(f"there are {len(tokens)} tokens, but weights has shape {array.shape}")
+    if edges is None:
+        edges = MOST_EDGES if count <= RESIDUALS_SEEN else EDGES_OF_MANY * layers
     if isinstance(edges, bool) or not isinstance(edges, int) or edges < 1:
         raise OptionError(f"edges is {edges!r}; expected a whole number of 1 or more")
     if position is not None and not (
@@ -211,12 +217,13 @@ def attention_graph(
     )
     drawn = np.nan_to_num(np.array(array, dtype=np.float64))
     if position is not None:
-        drawn = _traced(drawn, int(position) % count)
-    straight = np.eye(count, dtype=bool) & (position is None and count > RESIDUALS_SEEN)
+        drawn = np.sqrt(_traced(drawn, int(position) % count))
+    straight = np.eye(count, dtype=bool) & (count > RESIDUALS_SEEN)
     top = float(drawn.max(initial=0.0, where=~straight))
     if top > 0:
-        _draw_edges(ax, np.where(straight, 0.0, drawn / top), edges)
-    if straight.any():
+        hidden = straight & (position is None)
+        _draw_edges(ax, np.where(hidden, 0.0, np.minimum(drawn / top, 1.0)), edges)
+    if position is None and straight.any():
         ax.vlines(range(count), 0, layers, color=theme.FAINT, linewidth=0.3, zorder=1)
     across, up = np.meshgrid(np.arange(count), np.arange(layers + 1))
     size = float(np.clip(900.0 / count, 1.0, 18.0))

@@ -9,11 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explanation import METHODS, Explanation
-from attnflow.graph import AttentionGraph
 from attnflow.scoring import notes_on, relative_to, saturation_of, scores_of, sink_of
 from attnflow.view.page import data, inlined, script, style
 
@@ -55,7 +53,8 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         explanation: As given.
         method: The method chosen: "raw", "rollout" or "flow".
         layer: The layer chosen, from 1 to the model's last. A negative one that is set counts from
-            the end.
+            the end. Of an encoder-decoder it is one of the decoder for a position of the target,
+            and one of the encoder for a position of the source.
         position: The index of the position chosen, among the tokens that the model was given. A
             negative one that is set counts from the end.
 
@@ -127,17 +126,26 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         if trace is None:
             return Explanation(**made | {"scores": given.layer_scores[self.layer - 1]})
         graph = trace.graph()
-        scores = scores_of(graph, self.method, [self.position])
+        levels = [trace.level(i + 1, self.position) - 1 for i in range(self._layers(self.position))]
+        every = scores_of(graph, self.method, [self.position])
         saturation = None
         if self.method == "flow":
-            (saturation,) = saturation_of(graph, scores, self.layer, [self.position])
+            level = levels[self.layer - 1] + 1
+            (saturation,) = saturation_of(graph, every, level, [self.position])
+        scores = every[levels, 0]
+        on_target = trace.encoder is not None and self.position >= trace.encoder[1]
+        if self.method == "raw" and on_target:
+            # A layer of a decoder attends twice; half of each makes a whole.
+            scores = (scores + every[np.array(levels) - 1, 0]) / 2
         related = trace.mask is not None and self.method != "raw"
-        if trace.mask is not None and related:
-            uniform = AttentionGraph(_uniform(trace.mask, graph.tokens), residual=trace.residual)
-            scores = relative_to(scores_of(uniform, self.method, [self.position]), scores)
+        if related:
+            even = scores_of(trace.uniform(), self.method, [self.position])[levels, 0]
+            scores = relative_to(even, scores)
         # Of a causal model, a position sees itself and what precedes it.
-        seen = self.position + 1 if graph.causal else graph.tokens
-        rows = scores[:, 0, :seen]
+        seen = self.position + 1 if graph.causal or on_target else graph.tokens
+        if trace.encoder is not None and not on_target:
+            seen = trace.encoder[1]
+        rows = scores[:, :seen]
         values = rows[self.layer - 1]
         sink = sink_of(graph, seen)
         made |= {
@@ -164,7 +172,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
 
     @traitlets.validate("layer")  # type: ignore[untyped-decorator]
     def _check_layer(self, proposal: Any) -> int:
-        layer, last = proposal["value"], len(self.explanation.layer_scores)
+        layer, last = proposal["value"], self._layers(self.position)
         if not _is_integer(layer) or layer == 0 or abs(layer) > last:
             raise ChoiceError(
                 f"layer is {layer!r}, but there are {last} layers: "
@@ -186,6 +194,18 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
             )
         return int(position) % count
 
+    @traitlets.observe("position")  # type: ignore[untyped-decorator]
+    def _keep_layer(self, change: Any) -> None:
+        # The two sides of an encoder-decoder may have different numbers of layers.
+        self.layer = min(self.layer, self._layers(change["new"]))
+
+    def _layers(self, position: int) -> int:
+        """Return how many layers a position has."""
+        trace = self.explanation.trace
+        if trace is not None and trace.encoder is not None and position < trace.encoder[1]:
+            return trace.encoder[0]
+        return len(self.explanation.layer_scores)
+
     def _check_change(self, name: str, value: Any) -> None:
         """See that a choice that needs the trace is made only where there is one."""
         made = getattr(self.explanation, name)
@@ -202,14 +222,6 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         # Where no script runs, the front end takes the next best.
         bundle, metadata = made
         return {**bundle, "text/html": self.chosen()._repr_html_()}, metadata
-
-
-def _uniform(mask: NDArray[np.bool_], tokens: int) -> NDArray[np.float64]:
-    """Return attention that prefers nothing, over the offsets that each layer attends over."""
-    offsets = np.arange(tokens) - np.arange(tokens)[:, None] + tokens - 1
-    seen = mask[:, offsets].astype(np.float64)
-    uniform: NDArray[np.float64] = seen / seen.sum(axis=-1, keepdims=True)
-    return uniform
 
 
 def _is_integer(value: Any) -> bool:

@@ -48,7 +48,7 @@ MODULES: Final = (
 )
 
 # The weights of a page may take this many characters; all else is small beside them.
-MOST_WEIGHTS: Final = 6_500_000
+MOST_WEIGHTS: Final = 7_000_000
 
 # The last of the script: it shows the data that is in the page.
 START: Final = """
@@ -107,7 +107,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
                 "spans": trace.spans,
                 "special": trace.special,
                 "scores": [0.0] * count,
-                "layer_scores": [[0.0] * count] * trace.layers,
+                "layer_scores": [[0.0] * count] * trace.depth,
             }
         )
     names = labels(shown) if shown.grid is None else list(shown.tokens)
@@ -117,6 +117,9 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "labels": [visible(name, line_breaks=False) for name in names],
         "special": list(shown.special),
         "pieces": [[visible(piece.text), list(piece.tokens)] for piece in pieces(shown)],
+        "picture": None
+        if explanation.picture is None
+        else base64.b64encode(explanation.picture).decode("ascii"),
         "direction": _direction(explanation.text),
         "saved": _saved(explanation),
     }

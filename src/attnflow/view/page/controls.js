@@ -91,7 +91,6 @@ export const controlsPart = {
     this.layerInput = make("input", {
       type: "range",
       min: 1,
-      max: numbers.layers,
       step: 1,
       id: this.id("layer"),
       oninput: (event) => this.set({ layer: Number(event.target.value) }),
@@ -150,13 +149,15 @@ export const controlsPart = {
     };
     choose(this.methodButtons, "data-method-choice", state.method);
     choose(this.themes, "data-theme-choice", this.themeChoice);
+    this.layerInput.max = String(this.layers);
     this.layerInput.value = String(state.layer);
-    this.layerInput.setAttribute("aria-valuetext", `layer ${state.layer} of ${numbers.layers}`);
-    this.layerWords.textContent = `${state.layer} of ${numbers.layers}`;
+    this.layerInput.setAttribute("aria-valuetext", `${this.layerName()} of ${this.layers}`);
+    const side = numbers.side(state.position);
+    this.layerWords.textContent = `${state.layer} of ${this.layers}${side && ` of the ${side}`}`;
     if (this.headInput) this.headInput.value = String(state.head);
     if (this.specialInput) this.specialInput.checked = state.special;
     this.title.textContent = `Where does ${this.positionName} get its information from?`;
-    const parts = [`${METHODS[state.method].name}, layer ${state.layer} of ${numbers.layers}`];
+    const parts = [`${METHODS[state.method].name}, ${this.layerName()} of ${this.layers}`];
     if (state.head >= 0) parts.push(`head ${state.head}`);
     const prediction = describePrediction(explanation);
     if (prediction) parts.push(`the model predicts ${prediction}`);

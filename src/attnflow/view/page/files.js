@@ -48,7 +48,7 @@ export const filesPart = {
       .sort((a, b) => a - b);
     place(
       heatScene({
-        layout: heatLayout(inner, numbers.layers, methods, this.labelWidth),
+        layout: heatLayout(inner, this.layers, methods, this.labelWidth),
         numbers,
         state,
         theme,
@@ -92,7 +92,8 @@ export const filesPart = {
   },
 
   saveJson() {
-    const saved = { ...this.data.explanation, ...(this.data.trace ? { trace: this.data.trace } : {}) };
+    const { explanation, trace, picture } = this.data;
+    const saved = { ...explanation, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
     this.download(new Blob([JSON.stringify(saved)], { type: "application/json" }), "json");
   },
 

@@ -2,6 +2,8 @@
 // cut that limits it. Capacities are whole numbers, so that flow and cut are equal, not nearly so.
 
 const UNIT = 2 ** 30;
+// More than any position that attends can send, and still a whole number of 32 bits.
+const UNLIMITED = 2 ** 31 - 1;
 
 function capacitiesOf(graph, layer) {
   const { tokens } = graph;
@@ -14,7 +16,9 @@ function capacitiesOf(graph, layer) {
     for (let m = 0; m < tokens; m += 1) {
       capacities[row + m] = Math.round(scale * weights[row + m]);
     }
-    capacities[row + k] = Math.round(scale * weights[row + k] + shares[k] * UNIT);
+    capacities[row + k] = graph.passes(layer, k)
+      ? UNLIMITED
+      : Math.round(scale * weights[row + k] + shares[k] * UNIT);
   }
   return capacities;
 }

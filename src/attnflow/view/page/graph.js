@@ -1,26 +1,36 @@
 // The layered graph that attention makes of a text, and what can be read off it at once.
 //
 // Node (l, k) is position k after layer l, node (0, t) is input token t, and the edge from (l, k)
-// to (l - 1, m) weighs (1 - r) W[l][k, m], and r more if k = m.
+// to (l - 1, m) weighs (1 - r) W[l][k, m], and r more if k = m. Of an encoder-decoder, a layer of the
+// decoder is two of the graph, and whoever does not attend in a layer passes it.
+
+import { passes } from "./trace.js";
 
 /** The attention graph. Layers count from 1, positions from 0. */
 export class Graph {
   /**
    * attention: for each layer a Float32Array of n x n, rows summing to 1.
    * residual: for each layer the share of the residual connection of each position.
+   * encoder: of an encoder-decoder, [the layers of the encoder, the tokens of the source].
    */
-  constructor(attention, residual, tokens) {
+  constructor(attention, residual, tokens, encoder = null) {
     this.attention = attention;
     this.residual = residual;
     this.tokens = tokens;
     this.layers = attention.length;
+    this.encoder = encoder;
+  }
+
+  /** Return whether a position passes a layer, and does not attend. */
+  passes(layer, position) {
+    return passes(this.encoder, layer, position);
   }
 
   /** Return the same graph with other attention in one layer, as that of a single head. */
   withLayer(layer, weights) {
     const attention = this.attention.slice();
     attention[layer - 1] = weights;
-    return new Graph(attention, this.residual, this.tokens);
+    return new Graph(attention, this.residual, this.tokens, this.encoder);
   }
 
   /** Return the attention of a position in a layer to each position of the layer below. */

@@ -18,7 +18,8 @@ export function heatLayout(width, layers, methods, labelWidth) {
     width: cell * layers,
   }));
   const last = blocks[blocks.length - 1];
-  return { label, cell, row: ROW, head: HEAD, blocks, width: last ? last.x + last.width + 2 : label };
+  const whole = last ? last.x + last.width + 2 : label;
+  return { label, cell, layers, row: ROW, head: HEAD, blocks, width: whole };
 }
 
 /** Return the shares of the highest score that is counted, from 0 to 1 for those counted. */
@@ -36,7 +37,7 @@ export function relativeShades(scores, counted) {
 export function heatScene({ layout, numbers, state, theme, rows, counted, rowScores, fit, head }) {
   const ink = INKS[theme];
   const shapes = [];
-  const { cell, label, blocks } = layout;
+  const { cell, label, blocks, layers } = layout;
   const top = head ? HEAD : 0;
   const bottom = top + rows.length * ROW;
   const step = [1, 2, 3, 5, 10].find((every) => every * cell >= 15) ?? 20;
@@ -44,7 +45,7 @@ export function heatScene({ layout, numbers, state, theme, rows, counted, rowSco
     const active = method === state.method;
     if (head) {
       shapes.push({
-        text: METHODS[method][cell * numbers.layers < 110 ? "short" : "name"],
+        text: METHODS[method][cell * layers < 110 ? "short" : "name"],
         x,
         y: 16,
         size: 13,
@@ -52,7 +53,7 @@ export function heatScene({ layout, numbers, state, theme, rows, counted, rowSco
         fill: active ? ink.ink : ink.muted,
       });
     }
-    for (let layer = 1; layer <= numbers.layers; layer += 1) {
+    for (let layer = 1; layer <= layers; layer += 1) {
       const left = x + (layer - 1) * cell;
       const chosen = layer === state.layer;
       if (head && (chosen || (layer % step === 0 && Math.abs(layer - state.layer) * cell >= 13))) {
@@ -109,7 +110,7 @@ export function heatAt(layout, numbers, x, y) {
   if (token < 0 || token >= numbers.tokens) return null;
   for (const block of layout.blocks) {
     const layer = Math.floor((x - block.x) / layout.cell) + 1;
-    if (x >= block.x && layer >= 1 && layer <= numbers.layers) {
+    if (x >= block.x && layer >= 1 && layer <= layout.layers) {
       return { method: block.method, layer, token };
     }
   }

@@ -77,7 +77,7 @@ export const heatmapPart = {
     const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
     const width = this.heat.clientWidth;
     if (width === 0) return;
-    const layout = heatLayout(width, numbers.layers, methods, this.labelWidth);
+    const layout = heatLayout(width, this.layers, methods, this.labelWidth);
     this.heatLayout = layout;
     const total = numbers.tokens * layout.row;
     this.heatSpace.style.height = `${total}px`;
@@ -129,13 +129,13 @@ export const heatmapPart = {
   describeCell({ method, layer, token }) {
     const scores = this.scores(method, layer);
     const value = scores ? formatScore(scores[token]) : "being computed";
-    return `${cutShort(this.numbers.labels[token], 120)}\n${METHODS[method].short}, layer ${layer}: ${value}`;
+    return `${cutShort(this.numbers.labels[token], 120)}\n${METHODS[method].short}, ${this.layerName(layer)}: ${value}`;
   },
 
   moveInHeat(event) {
     const { numbers, state } = this;
     const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
-    const column = methods.indexOf(state.method) * numbers.layers + state.layer - 1;
+    const column = methods.indexOf(state.method) * this.layers + state.layer - 1;
     const token = state.token ?? state.position;
     const step = Math.max(1, Math.floor(this.heat.clientHeight / (this.heatLayout?.row ?? 22)) - 1);
     const moves = {
@@ -152,9 +152,9 @@ export const heatmapPart = {
     if (!move || methods.length === 0) return;
     event.preventDefault();
     const row = Math.min(numbers.tokens - 1, Math.max(0, move[0]));
-    const cell = Math.min(methods.length * numbers.layers - 1, Math.max(0, move[1]));
-    const method = methods[Math.floor(cell / numbers.layers)];
-    const layer = (cell % numbers.layers) + 1;
+    const cell = Math.min(methods.length * this.layers - 1, Math.max(0, move[1]));
+    const method = methods[Math.floor(cell / this.layers)];
+    const layer = (cell % this.layers) + 1;
     this.set({ method, layer, token: row });
     this.reveal(row);
     this.live.textContent = this.describeCell({ method, layer, token: row }).replace("\n", ", ");

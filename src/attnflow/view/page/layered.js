@@ -8,7 +8,8 @@ const GRAPH_ROW = 24;
 const GRAPH_HEAD = 34;
 
 /**
- * Return how much there is at each position of each layer, from the input up to the chosen layer.
+ * Return how much there is at each position of each layer of the graph, from the input up to the
+ * chosen layer.
  *
  * Of raw attention, that is how much the chosen position attends to a position of the layer below,
  * and nothing further down; of rollout, how much of the chosen position comes through; of flow, how
@@ -17,13 +18,14 @@ const GRAPH_HEAD = 34;
 export function graphMasses(numbers, state, cut) {
   const { layer, position, head, method } = state;
   const graph = numbers.graphOf(layer, head);
-  if (method === "rollout") return graph.descent(layer, position);
-  const masses = Array.from({ length: layer + 1 }, () => new Float64Array(graph.tokens));
+  const level = numbers.level(layer, position);
+  if (method === "rollout") return graph.descent(level, position);
+  const masses = Array.from({ length: level + 1 }, () => new Float64Array(graph.tokens));
   if (method === "raw") {
-    masses[layer][position] = 1;
-    masses[layer - 1] = graph.raw(layer, position);
+    masses[level][position] = 1;
+    for (const l of numbers.levelsOf(layer, position)) masses[l - 1] = graph.raw(l, position);
   } else if (cut) {
-    masses[layer][position] = cut.value;
+    masses[level][position] = cut.value;
     for (const [l, , to, weight] of cut.edges) masses[l - 1][to] += weight;
   }
   return masses;
@@ -47,10 +49,14 @@ export function graphEdges(numbers, state, cut, masses, rows) {
     return edges;
   }
   const graph = numbers.graphOf(layer, head);
-  for (let l = layer; l > 0; l -= 1) {
+  const levels = numbers.levelsOf(layer, position);
+  for (let l = numbers.level(layer, position); l > 0; l -= 1) {
     for (const from of rows) {
       const mass = method === "raw" ? 1 : masses[l][from];
-      if (mass < 1e-3 || (method === "raw" && l === layer && from !== position)) continue;
+      if (mass < 1e-3) continue;
+      // Whoever passes a layer does not attend in it.
+      const other = levels.includes(l) && from !== position;
+      if (method === "raw" && (other || graph.passes(l, from))) continue;
       for (const to of rows) {
         const weight =
           method === "raw"
@@ -88,19 +94,22 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
   const label = Math.max(48, Math.min(labelWidth + 4, 190, width * 0.24));
   const left = label + 22;
   const right = width - 26;
-  const columns = numbers.layers;
+  const level = numbers.level(state.layer, state.position);
+  const columns = numbers.level(numbers.layersOf(state.position), state.position);
+  const steps = numbers.levelsOf(1, state.position).length;
   const xOf = (layer) => left + ((right - left) * layer) / columns;
   const yOf = (token) => GRAPH_HEAD + (rowOf.get(token) + 0.5) * GRAPH_ROW;
   const height = GRAPH_HEAD + rows.length * GRAPH_ROW + 10;
   const shapes = [];
-  const step = [1, 2, 5, 10].find((every) => (every * (right - left)) / columns >= 30) ?? 20;
-  for (let layer = 0; layer <= columns; layer += 1) {
-    const chosen = layer === state.layer;
-    const near = Math.abs(layer - state.layer) * ((right - left) / columns) < 30;
-    if (chosen || (layer % step === 0 && !near)) {
+  const step = [1, 2, 5, 10].find((every) => (every * (right - left)) / columns >= 30 / steps) ?? 20;
+  for (let column = 0; column <= columns; column += 1) {
+    const chosen = column === level;
+    const near = Math.abs(column - level) * ((right - left) / columns) < 30;
+    const text = columnName(numbers, column, step);
+    if (chosen || (text !== null && !near)) {
       shapes.push({
-        text: layer === 0 ? "input" : `L${layer}`,
-        x: xOf(layer),
+        text: columnName(numbers, column, 1),
+        x: xOf(column),
         y: 16,
         size: 11,
         anchor: "middle",
@@ -118,7 +127,9 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
   });
 
   const drawn = graphEdges(numbers, state, cut, masses, rows);
-  const strength = (edge) => edge.weight * (edge.cut ? 4 : 1) * (own(edge, state) ? 3 : 1);
+  const levels = numbers.levelsOf(state.layer, state.position);
+  const own = (edge) => edge.from === state.position && levels.includes(edge.layer);
+  const strength = (edge) => edge.weight * (edge.cut ? 4 : 1) * (own(edge) ? 3 : 1);
   drawn.sort((a, b) => strength(b) - strength(a));
   drawn.length = Math.min(drawn.length, MOST_EDGES);
   const largest = drawn.reduce((most, edge) => Math.max(most, edge.weight), 0);
@@ -126,7 +137,7 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
   drawn.reverse();
   drawn.forEach((edge) => {
     const share = largest > 0 ? edge.weight / largest : 0;
-    const quiet = state.method === "raw" && !own(edge, state);
+    const quiet = state.method === "raw" && !own(edge);
     const colour = quiet ? ink.muted : shade(theme, 0.45 + 0.55 * share).hex;
     edge.curve = [xOf(edge.layer - 1), yOf(edge.to), xOf(edge.layer), yOf(edge.from)];
     shapes.push({
@@ -141,8 +152,10 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
   const nodes = [];
   for (let layer = 0; layer <= columns; layer += 1) {
     for (const token of rows) {
-      const mass = layer <= state.layer ? masses[layer][token] : 0;
-      const source = layer === state.layer && token === state.position;
+      // Who passes a layer is the same node as below.
+      if (layer > 0 && numbers.graph.passes(layer, token)) continue;
+      const mass = layer <= level ? masses[layer][token] : 0;
+      const source = layer === level && token === state.position;
       const sink = state.method === "flow" && layer === 0 && token === state.token;
       const size = mass > 0 ? 2 + 5 * Math.sqrt(Math.min(1, mass)) : 1.6;
       if (source || sink) {
@@ -205,6 +218,12 @@ function slope({ curve: [x1, y1, x2, y2] }, t) {
   return Math.hypot(across, (y2 - y1) * 6 * t * (1 - t)) / across;
 }
 
-function own(edge, state) {
-  return edge.layer === state.layer && edge.from === state.position;
+// What stands above a column, every so many layers: null if nothing does.
+function columnName(numbers, level, every) {
+  if (level === 0) return "input";
+  const below = numbers.encoder?.[0] ?? Infinity;
+  if (level <= below) return level % every === 0 ? `${numbers.encoder ? "E" : "L"}${level}` : null;
+  // A layer of the decoder ends with its cross-attention.
+  const layer = (level - below) / 2;
+  return Number.isInteger(layer) && layer % every === 0 ? `D${layer}` : null;
 }

@@ -26,13 +26,15 @@ export class Numbers {
     this.labels = data.labels;
     this.special = data.special;
     this.tokens = data.labels.length;
-    this.layers = explanation.layer_scores.length;
     this.trace = trace;
+    this.encoder = trace?.encoder ?? null;
     this.methods = trace ? ["raw", "rollout", "flow"] : [explanation.method];
     this.heads = trace?.heads ? trace.heads[0].length : 0;
     this.relative = Boolean(trace?.mask);
-    this.graph = trace ? new Graph(trace.attention, trace.residual, trace.tokens) : null;
-    this.causal = trace ? isCausal(trace.attention, trace.tokens) : false;
+    this.graph = trace
+      ? new Graph(trace.attention, trace.residual, trace.tokens, this.encoder)
+      : null;
+    this.causal = trace ? isCausal(trace.attention, trace.tokens, this.encoder) : false;
     this.network = null;
     this.uniform = null;
     this.rows = new Map();
@@ -54,7 +56,54 @@ export class Numbers {
 
   /** Return whether a position can see a token. */
   sees(position, token) {
+    if (this.encoder) {
+      const source = this.encoder[1];
+      if (position < source || token < source) return token < source;
+    }
     return !this.causal || token <= position;
+  }
+
+  /** Return "encoder" or "decoder", the side of an encoder-decoder that a position is on, or "". */
+  side(position) {
+    if (!this.encoder) return "";
+    return position < this.encoder[1] ? "encoder" : "decoder";
+  }
+
+  /** Return how many layers a position has. */
+  layersOf(position) {
+    const side = this.side(position);
+    return side === "encoder" ? this.encoder[0] : this.explanation.layer_scores.length;
+  }
+
+  /** Return the layer of the graph in which a layer of a position ends. */
+  level(layer, position) {
+    return this.side(position) === "decoder" ? this.encoder[0] + 2 * layer : layer;
+  }
+
+  /** Return the layer of a position to which a layer of the graph belongs; 0 is the input. */
+  layerAt(level, position) {
+    const side = this.side(position);
+    if (side === "encoder") return Math.min(level, this.encoder[0]);
+    return side === "decoder" ? Math.max(0, Math.ceil((level - this.encoder[0]) / 2)) : level;
+  }
+
+  /** Return the layers of the graph of which a layer of a position is made, the lowest first. */
+  levelsOf(layer, position) {
+    const level = this.level(layer, position);
+    return this.side(position) === "decoder" ? [level - 1, level] : [level];
+  }
+
+  /** Return what a layer of a position is called. */
+  layerName(layer, position) {
+    return `${this.side(position)} layer ${layer}`.trim();
+  }
+
+  /** Return what a layer of the graph is called. */
+  levelName(level) {
+    const below = this.encoder?.[0] ?? Infinity;
+    if (level <= below) return `${this.encoder ? "encoder " : ""}layer ${level}`;
+    const own = (level - below) % 2 === 1;
+    return `decoder layer ${Math.ceil((level - below) / 2)} (${own ? "self" : "cross"}-attention)`;
   }
 
   /**
@@ -73,15 +122,23 @@ export class Numbers {
       return this.keep(name, this.relative ? relativeTo(even, plain) : plain);
     }
     const graph = this.graphOf(layer, head);
-    if (method === "raw") return this.keep(name, graph.raw(layer, position));
-    const rollout = graph.rollout(layer, position);
+    if (method === "raw") {
+      // A layer of a decoder attends twice; half of each makes a whole.
+      const rows = this.levelsOf(layer, position).map((level) => graph.raw(level, position));
+      return this.keep(
+        name,
+        rows[0].map((weight, token) => (rows.length > 1 ? (weight + rows[1][token]) / 2 : weight)),
+      );
+    }
+    const level = this.level(layer, position);
+    const rollout = graph.rollout(level, position);
     if (!this.relative) return this.keep(name, rollout);
-    return this.keep(name, relativeTo(this.evenGraph().rollout(layer, position), rollout));
+    return this.keep(name, relativeTo(this.evenGraph().rollout(level, position), rollout));
   }
 
   /** Return scores as far as they are known at once: null where it takes long to compute them. */
   knownScores(method, layer, position, head = -1) {
-    const quick = method === "raw" || this.tokens * this.tokens * this.layers < 2e5;
+    const quick = method === "raw" || this.tokens * this.tokens * (this.graph?.layers ?? 0) < 2e5;
     if (quick) return this.scores(method, layer, position, head);
     if (method === "flow") return this.scores(method, layer, position, head);
     return this.rows.get(key(method, layer, position, head)) ?? null;
@@ -102,7 +159,7 @@ export class Numbers {
       const same = this.saved && position === this.saved.position && layer === explanation.layer;
       return same && head < 0 ? explanation.saturation : null;
     }
-    const bounds = this.networkOf(layer, head).bounds(layer, position);
+    const bounds = this.networkOf(layer, head).bounds(this.level(layer, position), position);
     const exact = this.rows.has(key("plain", layer, position, head));
     let full = 0;
     for (let token = 0; token < this.tokens; token += 1) {
@@ -116,14 +173,23 @@ export class Numbers {
    * which rests whenever something else may be done, and returns what Network.trace does.
    */
   cutSteps(layer, position, token, head = -1) {
-    return this.networkOf(layer, head).traceSteps(layer, position, token);
+    return this.networkOf(layer, head).traceSteps(this.level(layer, position), position, token);
   }
 
-  /** Return how much of a position of a layer still comes from its own token, by rollout. */
-  ownShare(layer, position) {
-    const name = key("own", layer, position, -1);
-    const row = this.rows.get(name) ?? this.keep(name, this.graph.rollout(layer, position));
-    return row[position];
+  /**
+   * Return how much of what a position attends to is still its own token, by rollout: null where it
+   * is the token itself.
+   */
+  ownShare(layer, position, attended) {
+    // The decoder attends to what comes out of the encoder, whichever layer of it attends.
+    const across = this.side(position) === "decoder" && this.side(attended) === "encoder";
+    const below = across ? this.encoder[0] : layer - 1;
+    if (below === 0) return null;
+    const name = key("own", below, attended, -1);
+    const row =
+      this.rows.get(name) ??
+      this.keep(name, this.graph.rollout(this.level(below, attended), attended));
+    return row[attended];
   }
 
   /** Return the graph with one head in the place of all in a layer. */
@@ -137,8 +203,8 @@ export class Numbers {
 
   evenGraph() {
     if (!this.uniform) {
-      const attention = uniformAttention(this.trace.mask, this.tokens);
-      this.uniform = new Graph(attention, this.graph.residual, this.tokens);
+      const attention = uniformAttention(this.trace.mask, this.tokens, this.encoder);
+      this.uniform = new Graph(attention, this.graph.residual, this.tokens, this.encoder);
     }
     return this.uniform;
   }
@@ -207,8 +273,9 @@ export class Numbers {
     const name = key(kind, layer, position, head);
     if (this.rows.has(name)) return;
     const row = new Float64Array(this.tokens);
+    const level = this.level(layer, position);
     for (let token = 0; token < this.tokens; token += 1) {
-      if (this.sees(position, token)) row[token] = yield* network.valueSteps(layer, position, token);
+      if (this.sees(position, token)) row[token] = yield* network.valueSteps(level, position, token);
       yield;
     }
     this.keep(name, row);
@@ -219,10 +286,12 @@ function key(method, layer, position, head) {
   return `${method} ${layer} ${position} ${head}`;
 }
 
-function isCausal(attention, tokens) {
-  if (tokens < 2) return false;
+// Of an encoder-decoder, whether its target does not see what follows.
+function isCausal(attention, tokens, encoder) {
+  const first = encoder?.[1] ?? 0;
+  if (tokens - first < 2) return false;
   for (const weights of attention) {
-    for (let k = 0; k < tokens; k += 1) {
+    for (let k = first; k < tokens; k += 1) {
       for (let m = k + 1; m < tokens; m += 1) if (weights[k * tokens + m] > 0) return false;
     }
   }

@@ -5,9 +5,9 @@ import { THEMES, controlsPart } from "./controls.js";
 import { filesPart } from "./files.js";
 import { heatmapPart } from "./heatmap.js";
 import { Numbers } from "./numbers.js";
-import { HOW_TO_READ, highest, quote } from "./prose.js";
+import { IMAGE, TEXT, highest, howToRead, quote } from "./prose.js";
 import { fitter } from "./scene.js";
-import { textPart } from "./text.js";
+import { readPicture, textPart } from "./text.js";
 import { tracingPart } from "./tracing.js";
 import { wordsPart } from "./words.js";
 
@@ -21,8 +21,8 @@ import { wordsPart } from "./words.js";
  * the scores shown (null while they are computed), and one that takes everything away again.
  */
 export async function mount(element, data, options = {}) {
-  const numbers = await Numbers.read(data);
-  const page = new Page(element, data, numbers, options);
+  const [numbers, picture] = await Promise.all([Numbers.read(data), readPicture(data.picture)]);
+  const page = new Page(element, data, numbers, picture, options);
   page.show();
   return {
     get state() {
@@ -35,16 +35,18 @@ export async function mount(element, data, options = {}) {
 }
 
 class Page {
-  constructor(element, data, numbers, options) {
+  constructor(element, data, numbers, picture, options) {
     this.root = element;
     this.document = element.ownerDocument;
     this.window = this.document.defaultView;
     this.data = data;
     this.numbers = numbers;
+    this.picture = picture;
     this.options = options;
     this.fit = fitter(this.document);
     this.labelWidth = this.fit.widest(numbers.labels, 12.5, 700);
     this.leave = new AbortController();
+    this.things = data.explanation.grid ? IMAGE : TEXT;
     this.themeChoice = THEMES.includes(options.theme) ? options.theme : "auto";
     this.darkScheme = this.window.matchMedia("(prefers-color-scheme: dark)");
     this.shownMethods = new Set(numbers.methods);
@@ -119,7 +121,7 @@ class Page {
       "section",
       { class: "how", "aria-labelledby": this.id("how") },
       make("h2", { id: this.id("how") }, "How to read this"),
-      make("p", {}, HOW_TO_READ),
+      make("p", {}, howToRead(this.things)),
     );
 
     this.root.append(
@@ -128,8 +130,8 @@ class Page {
       this.controls,
       textPart,
       make("section", { class: "answer", "aria-label": "What it shows" }, this.findings),
-      how,
       this.buildHeat(),
+      how,
       numbers.trace ? this.buildGraph() : this.buildWithout(),
       this.buildTable(),
       this.buildAbout(),
@@ -171,11 +173,13 @@ class Page {
     const whole = (value, from, to) => Number.isInteger(value) && value >= from && value <= to;
     const next = { ...state };
     if (numbers.methods.includes(changes.method)) next.method = changes.method;
-    if (whole(changes.layer, 1, numbers.layers)) next.layer = changes.layer;
     if (numbers.trace && whole(changes.position, 0, numbers.tokens - 1)) {
       next.position = changes.position;
       if (changes.token === undefined && changes.position !== state.position) next.token = null;
     }
+    // The two sides of an encoder-decoder may have different numbers of layers.
+    const layers = numbers.layersOf(next.position);
+    next.layer = whole(changes.layer, 1, layers) ? changes.layer : Math.min(next.layer, layers);
     if (changes.token === null || whole(changes.token, 0, numbers.tokens - 1)) {
       next.token = changes.token;
     }
@@ -196,6 +200,15 @@ class Page {
     if (this.printing) return "light";
     if (this.themeChoice !== "auto") return this.themeChoice;
     return this.darkScheme.matches ? "dark" : "light";
+  }
+
+  // How many layers the chosen position has.
+  get layers() {
+    return this.numbers.layersOf(this.state.position);
+  }
+
+  layerName(layer = this.state.layer) {
+    return this.numbers.layerName(layer, this.state.position);
   }
 
   get counted() {
@@ -266,7 +279,7 @@ class Page {
       !numbers.knownScores("rollout", layer, state.position, state.head);
     if (this.wanted === name && (numbers.job || this.allKnown())) return;
     this.wanted = name;
-    const layers = Array.from({ length: numbers.layers }, (_, i) => i + 1)
+    const layers = Array.from({ length: this.layers }, (_, i) => i + 1)
       .sort((a, b) => Math.abs(a - state.layer) - Math.abs(b - state.layer) || a - b)
       .filter(missing);
     numbers.stop();
@@ -278,7 +291,7 @@ class Page {
 
   allKnown() {
     const { numbers, state } = this;
-    for (let layer = 1; layer <= numbers.layers; layer += 1) {
+    for (let layer = 1; layer <= this.layers; layer += 1) {
       if (!numbers.scores("flow", layer, state.position, state.head)) return false;
       if (!numbers.knownScores("rollout", layer, state.position, state.head)) return false;
     }

@@ -20,16 +20,23 @@ export const METHODS = {
   },
 };
 
-/** The paragraph that says how to read the page. */
-export const HOW_TO_READ =
-  "Each layer of a Transformer mixes the positions of a text, so that after a few layers a position " +
-  "holds a blend of many words. Raw attention of a high layer says which blends it looks at, and " +
-  "that is why it often points nowhere. Rollout and flow go all the way down to the words. Choose a " +
-  "word in the text to ask about its position, a layer, and a method: the stronger the colour of a " +
-  "word, the more the position gets from it. Colours compare words within one layer and one method. Rollout shares " +
-  "out 1 among all words; flow is the most that all paths to one word can carry together, so that " +
-  "flows do not add up to 1. None of the three proves that the model needs a word: only changing " +
-  "the text can.";
+/** What is explained, and what its parts are called. */
+export const TEXT = { whole: "text", part: "word", parts: "words" };
+export const IMAGE = { whole: "image", part: "patch", parts: "patches" };
+
+/** Return the paragraph that says how to read the page. */
+export function howToRead({ whole, part, parts }) {
+  return (
+    `Each layer of a Transformer mixes the positions of ${whole === "image" ? "an" : "a"} ${whole}, so that ` +
+    `after a few layers a position holds a blend of many ${parts}. Raw attention of a high layer says ` +
+    "which blends it looks at, and that is why it often points nowhere. Rollout and flow go all the " +
+    `way down to the ${parts}. Choose a ${part} in the ${whole} to ask about its position, a layer, and ` +
+    `a method: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
+    `compare ${parts} within one layer and one method. Rollout shares out 1 among all ${parts}; flow ` +
+    `is the most that all paths to one ${part} can carry together, so that flows do not add up to 1. ` +
+    `None of the three proves that the model needs a ${part}: only changing the ${whole} can.`
+  );
+}
 
 /** Return a number as people write it, in three digits. */
 export function formatScore(score) {
@@ -68,65 +75,93 @@ export function highest(scores, counted, most) {
 /**
  * Say what raw attention of a layer shows.
  *
- * own is how much of the position most attended to still comes from its own token, by rollout to
- * the layer below; null in layer 1, where that is all of it.
+ * where is the layer's name. own is how much of the position most attended to still comes from its
+ * own token, by rollout to the layer below; null where that is the token itself.
  */
-export function rawFinding({ layer, position, top, weight, effective, count, own }) {
+export function rawFinding({ where, position, top, weight, effective, count, own, things = TEXT }) {
   const even = effective >= 0.75 * count;
   const how = even
     ? `looks almost everywhere alike, as if at ${Math.round(effective)} of ${count} tokens`
     : `looks at about ${Math.max(1, Math.round(effective))} of ${count} tokens`;
   const most = top === null ? "" : `, most at ${top} (${formatScore(weight)})`;
-  const start = `In layer ${layer}, ${position} ${how}${most}.`;
-  if (own === null) return `${start} Below layer 1 there is nothing but the words themselves.`;
+  const start = `In ${where}, ${position} ${how}${most}.`;
+  if (own === null) return `${start} Below ${where} there is nothing but the ${things.parts} themselves.`;
   if (top === null) return start;
   const share = formatShare(own);
   if (own >= 0.9) {
-    return `${start} That position still is its own token, to ${share}, so here the weight speaks of the word.`;
+    return `${start} That position still is its own token, to ${share}, so here the weight speaks of the ${things.part}.`;
   }
   if (own >= 0.5) {
-    return `${start} By then that position is its own token to ${share} only: the weight speaks of the word in part.`;
+    return `${start} By then that position is its own token to ${share} only: the weight speaks of the ${things.part} in part.`;
   }
   return (
     `${start} But that position is a blend by then: only ${share} of it is still its own token, so ` +
-    "the weight says little about words."
+    `the weight says little about ${things.parts}.`
   );
 }
 
 /**
- * Say which words rollout or flow name. apart is the share of the scores that special tokens have,
- * which are not among those named; lowest is the lowest score of the others.
+ * Say which words rollout or flow name.
+ *
+ * where is the layer's name. tops are names and scores, the highest first; alike is how many tokens
+ * score as the highest does. apart is the share of the scores that special tokens have, which are
+ * not among those named; lowest is the lowest score of the others. saturated is whether flow would
+ * be the same from any position.
  */
-export function topFinding({ method, layer, position, tops, relative, lowest, apart }) {
-  if (tops.length === 0) return `Nothing reaches ${position} in layer ${layer}.`;
-  const names = list(tops.map(([name, score]) => `${name} (${formatScore(score)})`));
+export function topFinding({
+  method,
+  where,
+  position,
+  tops,
+  alike = 1,
+  relative,
+  lowest,
+  apart,
+  saturated = false,
+  things = TEXT,
+}) {
+  if (tops.length === 0) return `Nothing reaches ${position} in ${where}.`;
   const unit = relative ? ", measured against attention that prefers nothing" : "";
+  const names =
+    alike > tops.length
+      ? `${alike} ${things.parts} alike, ${list([...tops.map(([name]) => name), `${alike - tops.length} more`])} ` +
+        `(${formatScore(tops[0][1])} each)`
+      : list(tops.map(([name, score]) => `${name} (${formatScore(score)})`));
   if (method === "rollout" && apart >= 0.01) {
     return (
-      `Over all paths, ${formatShare(apart)} of ${position} in layer ${layer} comes from special ` +
-      `tokens; of the words, the most comes from ${names}${unit}.`
+      `Over all paths, ${formatShare(apart)} of ${position} in ${where} comes from special ` +
+      `tokens; of the ${things.parts}, the most comes from ${names}${unit}.`
     );
   }
-  return method === "rollout"
-    ? `Over all paths, ${position} in layer ${layer} is made mostly of ${names}${unit}.`
-    : `Most could flow to ${position} in layer ${layer} from ${names}${unit}.${alike(tops, lowest)}`;
+  if (method === "rollout") {
+    return `Over all paths, ${position} in ${where} is made mostly of ${names}${unit}.`;
+  }
+  const full = saturated ? " It would be the same for any other position: flow is saturated." : "";
+  return `Most could flow to ${position} in ${where} from ${names}${unit}.${nearlyAlike(tops, lowest, things)}${full}`;
 }
 
 // Flows that are nearly the same are told apart by colour no more than by sense.
-function alike(tops, lowest) {
+function nearlyAlike(tops, lowest, things) {
   const [[, most]] = tops;
   if (tops.length < 2 || lowest < 0.85 * most) return "";
   return (
-    ` But it hardly tells the words apart: for all of them it is between ${formatScore(lowest)} and ` +
+    ` But it hardly tells the ${things.parts} apart: for all of them it is between ${formatScore(lowest)} and ` +
     `${formatScore(most)}.`
   );
 }
 
-/** Say how far flow still depends on the position. share is null while it is not known. */
-export function saturationSentence(layer, share, first) {
+/** From this share on, flow says next to nothing about the position. */
+export const SATURATED = 0.95;
+
+/**
+ * Say how far flow still depends on the position. share is null while it is not known; called says
+ * what a layer is called.
+ */
+export function saturationSentence(layer, share, first, called = (l) => `layer ${l}`) {
   if (share === null) return "";
-  if (share >= 0.95) {
-    const since = first !== null && first < layer ? `From layer ${first} on` : `In layer ${layer}`;
+  if (share >= SATURATED) {
+    const since =
+      first !== null && first < layer ? `From ${called(first)} on` : `In ${called(layer)}`;
     return (
       `${since}, flow is saturated: for ${formatShare(share)} of the tokens it is as large as it ` +
       "could be from any position, so that it no longer depends on the position chosen. A lower " +
@@ -135,12 +170,12 @@ export function saturationSentence(layer, share, first) {
   }
   if (share >= 0.5) {
     return (
-      `In layer ${layer}, ${formatShare(share)} of the flows are saturated, as large as they could ` +
+      `In ${called(layer)}, ${formatShare(share)} of the flows are saturated, as large as they could ` +
       "be from any position; only the others depend on the position chosen."
     );
   }
   return (
-    `In layer ${layer}, flow still depends on the position chosen: ${formatShare(share)} of the ` +
+    `In ${called(layer)}, flow still depends on the position chosen: ${formatShare(share)} of the ` +
     "flows are saturated."
   );
 }
@@ -148,17 +183,18 @@ export function saturationSentence(layer, share, first) {
 /**
  * Say what limits the flow to a token.
  *
- * cut is what Network.trace returned, names says what a position is called.
+ * cut is what Network.trace returned, where is the layer's name, names says what a position is
+ * called, and called what a layer of the graph is.
  */
-export function cutSentence(cut, layer, position, token, names) {
+export function cutSentence(cut, where, position, token, names, called = (l) => `layer ${l}`) {
   const amount = formatScore(cut.value);
   if (cut.value === 0) {
-    return `Nothing can flow from ${names(token)} to ${names(position)} in layer ${layer}.`;
+    return `Nothing can flow from ${names(token)} to ${names(position)} in ${where}.`;
   }
-  const start = `At most ${amount} can flow from ${names(token)} to ${names(position)} in layer ${layer}.`;
+  const start = `At most ${amount} can flow from ${names(token)} to ${names(position)} in ${where}.`;
   if (cut.kind === "token") {
     return (
-      `${start} What limits it is the token itself: that is all that layer 1 takes from ` +
+      `${start} What limits it is the token itself: that is all that ${called(1)} takes from ` +
       `${names(token)}, by ${count(cut.cut.length, "edge")}, so every position that uses it up gets the same.`
     );
   }
@@ -179,12 +215,12 @@ export function cutSentence(cut, layer, position, token, names) {
     .slice(0, 3)
     .map(
       ([l, [edges, capacity]]) =>
-        `${count(edges, "edge")} into layer ${l} (${formatScore(capacity)} together)`,
+        `${count(edges, "edge")} into ${called(l)} (${formatScore(capacity)} together)`,
     );
   const [l, from, to, capacity] = cut.cut.reduce((a, b) => (b[3] > a[3] ? b : a));
   return (
     `${start} What limits it is a bottleneck on the way: ${list(groups)}. The widest of them, ` +
-    `${formatScore(capacity)}, goes from ${names(to)} to ${names(from)} in layer ${l}.`
+    `${formatScore(capacity)}, goes from ${names(to)} to ${names(from)} in ${called(l)}.`
   );
 }
 

@@ -3,6 +3,21 @@
 import { shade } from "./colour.js";
 import { relativeShades } from "./heat.js";
 import { METHODS, cutShort, formatScore, highest } from "./prose.js";
+import { fromBase64 } from "./trace.js";
+
+// How much of a picture the highest score covers.
+const COVER = 0.82;
+
+/** Return the small copy of an image that came with an explanation, or null. */
+export async function readPicture(text) {
+  if (!text) return null;
+  try {
+    // Bytes that are decoded here are no request, which the page's policy would not allow.
+    return await createImageBitmap(new Blob([fromBase64(text)]));
+  } catch {
+    return null;
+  }
+}
 
 /** What a page does for the text; `this` is the page. */
 export const textPart = {
@@ -37,6 +52,13 @@ export const textPart = {
       const specials = make("div", { class: "specials" });
       const cells = make("div", { class: "patches" });
       cells.style.gridTemplateColumns = `repeat(${grid[1]}, minmax(0, 1fr))`;
+      const plain = this.picture ? this.drawPicture("plain-picture") : null;
+      if (this.picture) {
+        cells.classList.add("on-picture");
+        cells.style.gridTemplateRows = `repeat(${grid[0]}, minmax(0, 1fr))`;
+        cells.style.aspectRatio = `${this.picture.width} / ${this.picture.height}`;
+        cells.append(this.drawPicture("picture"));
+      }
       numbers.labels.forEach((label, token) => {
         const special = numbers.special[token];
         const element = chip(special ? label : "", [token]);
@@ -48,7 +70,7 @@ export const textPart = {
         }
         (special ? specials : cells).append(element);
       });
-      box.append(specials, cells);
+      box.append(specials, cells, ...(plain ? [plain] : []));
     } else {
       for (const [text, tokens] of data.pieces) {
         box.append(tokens.length ? chip(text, tokens) : text);
@@ -68,6 +90,13 @@ export const textPart = {
     });
     this.listen(box, "pointerleave", () => this.hideTip());
     return box;
+  },
+
+  drawPicture(name) {
+    const { width, height } = this.picture;
+    const canvas = this.make("canvas", { class: name, width, height, "aria-hidden": "true" });
+    canvas.getContext("2d").drawImage(this.picture, 0, 0);
+    return canvas;
   },
 
   moveInText(event) {
@@ -134,7 +163,8 @@ export const textPart = {
       const grey = !counted[token];
       const unseen = tokens.every((i) => !this.sees(i));
       const colour = shade(theme, share, grey);
-      element.style.backgroundColor = unseen || !scores ? "" : colour.hex;
+      const over = this.picture && !numbers.special[token] ? cover(share) : "";
+      element.style.backgroundColor = unseen || !scores ? "" : `${colour.hex}${over}`;
       element.style.color = unseen || !scores ? "" : colour.ink;
       element.classList.toggle("unseen-token", unseen);
       const chosen = numbers.trace ? tokens.includes(state.position) : false;
@@ -173,3 +203,9 @@ export const textPart = {
     return parts.join("\n");
   },
 };
+
+// How far a colour covers a picture, as the last two digits of its name.
+function cover(share) {
+  const part = Math.round(255 * COVER * Math.min(1, Math.max(0, share)));
+  return part.toString(16).padStart(2, "0");
+}

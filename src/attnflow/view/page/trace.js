@@ -44,10 +44,10 @@ function normalised(codes, start, tokens) {
 /**
  * Read the trace of an explanation.
  *
- * Returns {tokens, attention, heads, residual, mask}: attention has a Float32Array of n x n for
+ * Returns {tokens, attention, heads, residual, mask, encoder}: attention has a Float32Array of n x n for
  * each layer, heads one for each head of each layer or is null, residual has for each layer the
  * share of each position, and mask for each layer which offsets from -(n - 1) to n - 1 it attends
- * over, or is null.
+ * over, or is null. Of an encoder-decoder, encoder is [its layers, the tokens of the source].
  */
 export async function readTrace(trace) {
   const tokens = trace.tokens.length;
@@ -60,8 +60,8 @@ export async function readTrace(trace) {
   }
   let heads = null;
   if (trace.heads) {
-    const { count } = trace.heads;
-    const every = await unpack(trace.heads.weights, layers * count * size, 16);
+    const { count, bits } = trace.heads;
+    const every = await unpack(trace.heads.weights, layers * count * size, bits ?? 16);
     heads = attention.map((_, layer) =>
       Array.from({ length: count }, (__, head) =>
         normalised(every, (layer * count + head) * size, tokens),
@@ -81,17 +81,35 @@ export async function readTrace(trace) {
       typeof trace.residual === "number" ? trace.residual : trace.residual[layer][k],
     ),
   );
-  return { tokens, attention, heads, residual, mask };
+  return { tokens, attention, heads, residual, mask, encoder: trace.encoder ?? null };
+}
+
+/** Return whether a position passes a layer of an encoder-decoder's graph, and does not attend. */
+export function passes(encoder, layer, position) {
+  return encoder !== null && layer <= encoder[0] === position >= encoder[1];
+}
+
+// Where a position attends in a layer: from one token up to another.
+function reach(encoder, layer, tokens) {
+  if (encoder === null) return [0, tokens];
+  const [below, source] = encoder;
+  const own = layer > below && (layer - below) % 2 === 1;
+  return own ? [source, tokens] : [0, source];
 }
 
 /** Return the attention that prefers nothing, over the same mask. */
-export function uniformAttention(mask, tokens) {
-  return mask.map((allowed) => {
+export function uniformAttention(mask, tokens, encoder = null) {
+  return mask.map((allowed, index) => {
     const weights = new Float32Array(tokens * tokens);
+    const [first, end] = reach(encoder, index + 1, tokens);
     for (let row = 0; row < tokens; row += 1) {
+      if (passes(encoder, index + 1, row)) {
+        weights[row * tokens + row] = 1;
+        continue;
+      }
       let count = 0;
-      for (let i = 0; i < tokens; i += 1) if (allowed[i - row + tokens - 1]) count += 1;
-      for (let i = 0; i < tokens; i += 1) {
+      for (let i = first; i < end; i += 1) if (allowed[i - row + tokens - 1]) count += 1;
+      for (let i = first; i < end; i += 1) {
         if (allowed[i - row + tokens - 1]) weights[row * tokens + i] = 1 / count;
       }
     }

@@ -45,8 +45,8 @@ export const tracingPart = {
       this.make(
         "p",
         { class: "caption" },
-        "The attention itself was not saved with this explanation, so that there is no other " +
-          "method, position or path to show.",
+        "The attention itself was not saved with this explanation: that of a very long text, or of " +
+          "a sound, is too large for a page. So there is no other method, position or path to show.",
       ),
     );
   },
@@ -100,7 +100,7 @@ export const tracingPart = {
       "aria-label",
       "The layered graph. Arrow keys move between nodes, Enter chooses one.",
     );
-    const home = this.focusNode ?? [state.layer, state.position];
+    const home = this.focusNode ?? [numbers.level(state.layer, state.position), state.position];
     let first = null;
     for (const element of svg.children) {
       const node = scene.nodes[element.dataset.key];
@@ -126,13 +126,23 @@ export const tracingPart = {
       rollout: "Rollout: the width of an edge is the share of the chosen position that comes along it. All edges into a layer sum to 1.",
       flow: `Flow: one way to send the most from the ringed token to the ringed position. Dashed edges are the minimum cut: they are full, and widening anything else would change nothing.`,
     }[state.method];
+    const twice = numbers.side(state.position) === "decoder"
+      ? " A layer of the decoder is two steps: it attends to the target so far, then to the source."
+      : "";
     const hidden =
       rest > 0 ? ` Of all tokens, the ${rest} that matter least here are not drawn.` : "";
-    this.graphWords.textContent = `${words}${hidden} Choose a node to trace what reaches it.`;
+    this.graphWords.textContent = `${words}${twice}${hidden} Choose a node to trace what reaches it.`;
     this.cutWords.hidden = state.method !== "flow";
     if (state.method === "flow") {
       this.cutWords.textContent = cut
-        ? cutSentence(cut, state.layer, state.position, sink, (token) => this.name(token))
+        ? cutSentence(
+            cut,
+            this.layerName(),
+            state.position,
+            sink,
+            (token) => this.name(token),
+            (level) => numbers.levelName(level),
+          )
         : "The flow is being computed …";
     }
     this.root.dataset.sink = sink ?? "";
@@ -140,7 +150,7 @@ export const tracingPart = {
   },
 
   describeNode({ layer, token, mass }) {
-    const place = layer === 0 ? "input token" : `layer ${layer}, position`;
+    const place = layer === 0 ? "input token" : `${this.numbers.levelName(layer)}, position`;
     const what = { raw: "attention", rollout: "share", flow: "flow" }[this.state.method];
     const amount = mass > 0 ? `: ${what} ${formatScore(mass)}` : "";
     return `${place} ${cutShort(this.numbers.labels[token])}${amount}`;
@@ -168,26 +178,32 @@ export const tracingPart = {
   },
 
   describeEdge({ layer, from, to, weight, cut }) {
-    const graph = this.numbers.graphOf(this.state.layer, this.state.head);
-    const label = (token) => cutShort(this.numbers.labels[token]);
-    const below = layer === 1 ? "input" : `layer ${layer - 1}`;
-    const lines = [`${label(to)} (${below}) → ${label(from)} (layer ${layer})`];
+    const { numbers } = this;
+    const graph = numbers.graphOf(this.state.layer, this.state.head);
+    const label = (token) => cutShort(numbers.labels[token]);
+    // Who passed the layers below came from where it last attended, or from the input.
+    let below = layer - 1;
+    while (below > 0 && graph.passes(below, to)) below -= 1;
+    const start = below === 0 ? "input" : numbers.levelName(below);
+    const lines = [`${label(to)} (${start}) → ${label(from)} (${numbers.levelName(layer)})`];
     const amount = formatScore(weight);
     if (this.state.method === "raw") lines.push(`attention ${amount}`);
     else {
-      const capacity = formatScore(graph.capacity(layer, from, to));
       const what = this.state.method === "flow" ? "flow" : "share";
-      lines.push(`${what} ${amount}, edge weight ${capacity}`);
+      const capacity = graph.passes(layer, from)
+        ? "passed on unchanged"
+        : `edge weight ${formatScore(graph.capacity(layer, from, to))}`;
+      lines.push(`${what} ${amount}, ${capacity}`);
     }
     if (cut) lines.push("full: part of the minimum cut");
     return lines.join("\n");
   },
 
-  chooseNode(layer, position) {
-    if (layer === 0) this.set({ token: position });
+  chooseNode(level, position) {
+    if (level === 0) this.set({ token: position });
     else {
-      this.focusNode = [layer, position];
-      this.set({ layer, position });
+      this.focusNode = [level, position];
+      this.set({ layer: this.numbers.layerAt(level, position), position });
     }
     this.live.textContent = this.findings.textContent;
   },
@@ -213,7 +229,12 @@ export const tracingPart = {
     if (l === null) return;
     event.preventDefault();
     const to = rows[Math.min(rows.length - 1, Math.max(0, row))];
-    const next = Math.min(this.numbers.layers, Math.max(0, l));
-    this.graphBox.querySelector(`[data-layer="${next}"][data-position="${to}"]`)?.focus();
+    const node = (level) =>
+      this.graphBox.querySelector(`[data-layer="${level}"][data-position="${to}"]`);
+    // Where a position passes layers there are no nodes; the next is further on.
+    const step = l > Number(layer) ? 1 : -1;
+    let next = l;
+    while (next > 0 && next < this.numbers.graph.layers && !node(next)) next += step;
+    node(next)?.focus();
   },
 };

