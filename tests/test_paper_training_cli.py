@@ -15,8 +15,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from attnflow import Explainer
+from attnflow import Explainer, OptionError
 from attnflow.cli import main
+from attnflow.paper.sst2 import FineTuning, _layers_above
 
 TINY = [
     "--layers",
@@ -189,16 +190,8 @@ def reviews(tmp_path_factory):
 
 def test_an_encoder_is_fine_tuned_to_tell_good_from_bad(encoder, reviews, tmp_path, capsys):
     arguments = ["--model", str(encoder), "--data", str(reviews), "--out", str(tmp_path / "x")]
-    arguments += [
-        "--epochs",
-        "6",
-        "--patience",
-        "6",
-        "--learning-rate",
-        "0.01",
-        "--batch-tokens",
-        "128",
-    ]
+    arguments += "--epochs 20 --patience 20 --learning-rate 0.003 --average 0.9".split()
+    arguments += ["--batch-tokens", "128"]
     assert main(["paper", "train-sst2", *arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"] == 1.0
@@ -207,9 +200,38 @@ def test_an_encoder_is_fine_tuned_to_tell_good_from_bad(encoder, reviews, tmp_pa
     explainer = Explainer.from_pretrained(tmp_path / "x")
     assert explainer.explain("a bad film").prediction.label == "negative"
     assert explainer.explain("a good film").prediction.label == "positive"
+    before = BertModel.from_pretrained(encoder).state_dict()
+    learned = explainer.model.bert.state_dict()
+    same = {name for name, value in before.items() if torch.equal(value, learned[name])}
+    assert {name for name in same if "word_embeddings" in name or name.startswith("encoder")} == {
+        "embeddings.word_embeddings.weight"
+    }
 
 
 def test_a_model_that_cannot_be_fine_tuned_is_told(reviews, tmp_path, capsys):
     arguments = ["--model", str(tmp_path / "none"), "--data", str(reviews), "--out", str(tmp_path)]
     assert main(["paper", "train-sst2", *arguments]) == 1
     assert "cannot be fine-tuned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "above"),
+    [
+        ("bert.embeddings.LayerNorm.weight", 6),
+        ("bert.encoder.layer.0.output.dense.weight", 5),
+        ("distilbert.transformer.layer.5.ffn.lin1.bias", 0),
+        ("model.layers.2.attn.Wqkv.weight", 3),
+        ("bert.pooler.dense.weight", 0),
+        ("classifier.weight", 0),
+    ],
+)
+def test_lower_layers_are_told_by_the_names_of_their_weights(name, above):
+    assert _layers_above(name, 6) == above
+
+
+@pytest.mark.parametrize(
+    "option", [{"hidden_words": 1.0}, {"layer_decay": 0.0}, {"average": 1.0}, {"epochs": 0}]
+)
+def test_a_way_to_fine_tune_that_makes_no_sense_is_refused(option):
+    with pytest.raises(OptionError, match=f"{next(iter(option))} is"):
+        FineTuning(**option)

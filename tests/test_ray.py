@@ -10,9 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 import attnflow
+import attnflow.dataset.ray as engine
 from attnflow.cli import main
+from attnflow.errors import DataError
 from dataset_signals import explainer
 
 
@@ -108,6 +111,30 @@ def test_an_address_without_a_cluster_is_told_at_once(facts):
     assert "ray start --head" in told["127.0.0.1:1"]
     assert "ray job submit" in told["ray://127.0.0.1:10001"]
     assert "expected 'auto' or 'host:port'" in told["somewhere"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"versions": {"torch": "1.0"}}, r"torch is .* on the machine there .*, and 1\.0 here"),
+        ({"fingerprint": "0"}, "is not the one that was sent"),
+        ({"on_gpu": True}, "a GPU that torch cannot use"),
+    ],
+)
+def test_a_worker_that_would_compute_something_else_says_so(change, message, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    recipe = engine._recipe(explainer(), len, on_gpu=False)
+    if "versions" in change:
+        change = {"versions": {**recipe.versions, **change["versions"]}}
+    worker = object.__new__(engine._Worker)
+    worker._recipe = recipe._replace(**change)
+    before = torch.get_num_threads()
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    try:
+        with pytest.raises(DataError, match=message):
+            worker._prepare("there")
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):

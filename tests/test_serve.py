@@ -795,7 +795,7 @@ def test_a_text_is_typed_and_explained(show, server):
     assert shown.page.locator(".text").inner_text() == "[CLS] The keys to the cabinet"
     shown.page.locator("#text").fill("the key to the old cabinets")
     shown.page.keyboard.press("Enter")
-    shown.page.get_by_text("[CLS] the key to the old cabinets").wait_for()
+    shown.page.locator(".text-part").get_by_text("[CLS] the key to the old cabinets").wait_for()
     shown.ready()
     assert "VBZ" in shown.page.locator(".subtitle").inner_text()
     assert "Explained in" in shown.page.locator(".progress").inner_text()
@@ -918,7 +918,7 @@ def test_an_error_is_said_and_the_next_text_is_explained(show, server):
         page.get_by_text("the model takes 128")
     ).wait_for()
     shown.explain("the keys")
-    page.get_by_text("[CLS] the keys", exact=True).wait_for()
+    page.locator(".text-part").get_by_text("[CLS] the keys", exact=True).wait_for()
     assert page.locator(".problem").inner_text() == ""
 
 

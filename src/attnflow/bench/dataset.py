@@ -44,7 +44,9 @@ _SHARDS_EACH: Final = 2
 _POSITIONS: Final = 4096
 _QUICK_POSITIONS: Final = 128
 _REPEATS: Final = 3
-# How many texts of the memory run make a shard, and how often memory is looked at, in seconds.
+# Of the memory run: how many words a text has, how many texts make a shard, and how often memory is
+# looked at, in seconds.
+_WORDS: Final = 12
 _SHARD_ROWS: Final = 512
 _EVERY: Final = 0.5
 # Of the texts, this share is done before memory counts as settled.
@@ -59,7 +61,7 @@ class DatasetOptions:
         tokens: lengths of texts, ascending.
         engines: engines of `attnflow.run`.
         workers: how many CPUs are used, by the engines and by what they are compared with.
-        texts: how many texts of the first length memory is watched over; 0 for none.
+        texts: how many texts memory is watched over; 0 for none.
         quick: few texts, to see that everything works.
     """
 
@@ -150,7 +152,7 @@ def _rates(options: DatasetOptions, tokens: int) -> Record:
     explainer, texts = _texts(tokens, options.count_of(tokens))
     rows = options.rows_of(tokens)
     # A loop is slower, and every text of it takes the same time.
-    few = texts[: max(2, len(texts) // (2 * options.workers * _SHARDS_EACH))]
+    few = texts[: max(8, len(texts) // 16)]
     batches = _batches(explainer, texts)
     shards = options.workers * _SHARDS_EACH
     tasks = [batches[i::shards] for i in range(min(shards, len(batches)))]
@@ -310,9 +312,16 @@ class _threads:
 
 
 def _memory(options: DatasetOptions, engine: str) -> Record:
-    """Watch the memory of a long run of short texts: of this process and of its workers."""
-    tokens = options.tokens[0]
-    explainer, texts = _texts(tokens, _SHARD_ROWS)
+    """Watch the memory of a long run of short texts: of this process and of its workers.
+
+    The model is the one that ships with attnflow, small enough for many texts.
+    """
+    from attnflow.explain import Explainer
+    from attnflow.paper import checkpoint
+
+    explainer = Explainer.from_pretrained(checkpoint(), device="cpu")
+    words = inputs.text().split()
+    texts = [" ".join(words[i : i + _WORDS]) for i in range(len(words) - _WORDS)]
     samples: list[Record] = []
     stop = threading.Event()
     begun = time.perf_counter()
@@ -346,7 +355,7 @@ def _memory(options: DatasetOptions, engine: str) -> Record:
     settled = busy[int(len(busy) * _SETTLED) :]
     third = max(1, len(settled) // 3)
     return {
-        "tokens": tokens,
+        "words": _WORDS,
         "texts": options.texts,
         "seconds": taken.seconds,
         "samples": samples,
@@ -526,9 +535,9 @@ def _memory_table(document: Record) -> Table:
                 )
             )
     note = (
-        f"Rollout of texts of {document['options']['tokens'][0]} tokens; this process and all that "
-        "it started, what they share counted once. Growth is the mean of the last third over that "
-        f"of the first, after {_SETTLED:.0%} of the time."
+        f"Rollout of texts of {_WORDS} words by the verb-number model that ships with attnflow. "
+        "This process and all that it started, what they share counted once. Growth is the mean "
+        f"of the last third over that of the first, after {_SETTLED:.0%} of the time."
     )
     columns = ("engine", "texts", "texts/s", "peak", "growth")
     return Table("Memory of a long run", columns, tuple(rows), note)

@@ -39,7 +39,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     Args:
         subparsers: What ``ArgumentParser.add_subparsers`` returned.
     """
-    from attnflow.dataset.engine import ENGINES
     from attnflow.dataset.runner import MEMORY, SHARD_ROWS
 
     parser = subparsers.add_parser(
@@ -74,13 +73,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--shuffle", type=int, metavar="SEED", help="do the rows in random order, from this seed"
     )
     parser.add_argument("--strict", action="store_true", help="stop at the first row that fails")
-    parser.add_argument("--engine", default="local", help=f"{', '.join(ENGINES)} (default: local)")
-    parser.add_argument(
-        "--address",
-        help="with --engine ray: auto for the cluster that this machine is part of, or host:port "
-        "(default: start one on this machine for this run)",
-    )
-    parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
+    options.add_engine(parser)
     parser.add_argument(
         "--memory",
         type=int,

@@ -54,6 +54,8 @@ FINE_TUNING = {
     "batch_tokens": RECIPE["batch_tokens"],
     "weight_decay": RECIPE["weight_decay"],
     "average": RECIPE["average"],
+    "hidden_words": RECIPE["hidden_words"],
+    "layer_decay": (float, "learning rate of a layer as a share of the one above"),
     "longest": (int, "tokens of a sentence in training, at most"),
     "patience": RECIPE["patience"],
     "seed": RECIPE["seed"],

@@ -35,14 +35,15 @@ COMPARISONS = ("method", "edges", "receptive_field", "baseline")
 
 
 class EvaluatedText(NamedTuple):
-    """A text that was evaluated.
+    """A text, a pair of texts or an image that was evaluated.
 
     Attributes:
         number: Its number among those given, or its line in their file, from 1.
         tokens: How many tokens were scored, special ones included.
-        position: The position explained.
-        target: The class or token that the references are for.
-        prediction: What the model answered.
+        position: The position explained; the last, if every token of a target was asked about.
+        target: The class or token that the references are for; the whole target, if every token of
+            it was asked about.
+        prediction: What the model answered; None if it was asked more than once.
     """
 
     number: int

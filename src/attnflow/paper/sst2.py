@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,10 @@ LABELS = ("negative", "positive")
 class FineTuning:
     """How an encoder is fine-tuned.
 
+    The sentences of SST-2 come with all their phrases, so that the same words are seen again and
+    again, and an encoder soon knows them by heart. Hidden words and lower learning rates for lower
+    layers keep it from that. Both classes weigh the same, however many sentences each has.
+
     Attributes:
         epochs: How often the data is gone through at most.
         learning_rate: The highest learning rate; it rises over the first tenth of the steps and
@@ -42,6 +47,8 @@ class FineTuning:
         batch_tokens: How many tokens a batch has at most, padding among them.
         weight_decay: AdamW's, of matrices only.
         average: What is kept are weights averaged over the steps, with this decay.
+        hidden_words: The share of words that are hidden by MASK, or UNK if there is none.
+        layer_decay: The learning rate of a layer, as a share of that of the layer above it.
         words: Whether the embeddings of words learn too. They are half of a small encoder, and
             most words are rare in SST-2; left as they are, a step takes a fifth less time.
         longest: Sentences are cut to so many tokens in training.
@@ -49,11 +56,13 @@ class FineTuning:
         seed: Of the classifier's weights, the order and the dropping.
     """
 
-    epochs: int = 3
-    learning_rate: float = 5e-5
+    epochs: int = 2
+    learning_rate: float = 1e-4
     batch_tokens: int = 512
     weight_decay: float = 0.01
     average: float = 0.998
+    hidden_words: float = 0.15
+    layer_decay: float = 0.85
     words: bool = False
     longest: int = 96
     patience: int = 2
@@ -64,8 +73,11 @@ class FineTuning:
         for name, low in {**lowest, "seed": 0}.items():
             if not getattr(self, name) >= low:
                 raise OptionError(f"{name} is {getattr(self, name)!r}; expected {low} or more")
-        if not 0 <= self.average < 1:
-            raise OptionError(f"average is {self.average!r}; expected 0 to below 1")
+        for name in ("average", "hidden_words"):
+            if not 0 <= getattr(self, name) < 1:
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected 0 to below 1")
+        if not 0 < self.layer_decay <= 1:
+            raise OptionError(f"layer_decay is {self.layer_decay!r}; expected above 0, 1 at most")
         if not self.learning_rate > 0:
             raise OptionError(f"learning_rate is {self.learning_rate!r}; expected more than 0")
 
@@ -164,12 +176,27 @@ class _Lesson:
             raise ModelError(f"{model} cannot be fine-tuned: {error}") from error
         self.kept = copy.deepcopy(self.model).eval()
         self.model.get_input_embeddings().requires_grad_(how.words)
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": how.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, lr=how.learning_rate, fused=True)
+        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                share = how.layer_decay ** _layers_above(name, config.num_hidden_layers)
+                decay = how.weight_decay if parameter.ndim > 1 else 0.0
+                groups.setdefault((share, decay), []).append(parameter)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": together, "weight_decay": decay, "share": share}
+                for (share, decay), together in groups.items()
+            ],
+            lr=how.learning_rate,
+            fused=True,
+        )
+        tokenizer = self.tokenizer
+        self.hidden = tokenizer.mask_token_id
+        if self.hidden is None:
+            self.hidden = tokenizer.unk_token_id
+        if self.hidden is None and how.hidden_words:
+            raise ModelError(f"{model} has neither MASK nor UNK; hidden_words=0 hides no words")
+        self.special = torch.tensor(tokenizer.all_special_ids)
         self.parts: Mapping[str, Any] = {
             "model": self.model,
             "average": self.kept,
@@ -178,6 +205,8 @@ class _Lesson:
         options = {"truncation": True, "max_length": how.longest}
         self.ids = self.tokenizer([row.text for row in rows], **options)["input_ids"]
         self.labels = np.array([int(row.label) for row in rows])
+        counts = np.bincount(self.labels, minlength=len(LABELS)).clip(1)
+        self.weights = torch.from_numpy(len(rows) / len(LABELS) / counts).float()
         self.lengths = np.array([len(row) for row in self.ids])
         self.dev_ids = self.tokenizer([row.text for row in tested], truncation=True)["input_ids"]
         self.dev_labels = np.array([int(row.label) for row in tested])
@@ -199,12 +228,15 @@ class _Lesson:
         """Learn from one batch and return its loss."""
         rate = min(1.0, (step + 1) / max(1, steps // 10)) * max(0.0, 1 - step / steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.how.learning_rate * rate
+            group["lr"] = self.how.learning_rate * rate * group["share"]
         given = self.tokenizer.pad({"input_ids": [self.ids[row] for row in rows]})
         words = torch.tensor(given["input_ids"])
         mask = torch.tensor(given["attention_mask"])
+        if self.how.hidden_words:
+            hide = torch.rand(words.shape) < self.how.hidden_words
+            words = words.masked_fill(hide & ~torch.isin(words, self.special), self.hidden)
         logits = self.model(input_ids=words, attention_mask=mask).logits
-        loss = cross_entropy(logits, torch.from_numpy(self.labels[rows]))
+        loss = cross_entropy(logits, torch.from_numpy(self.labels[rows]), self.weights)
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -216,3 +248,11 @@ class _Lesson:
         """Return the accuracy on the development set."""
         found = predictions(self.kept, self.dev_ids, self.tokenizer.pad_token_id)
         return {"held_out": float((found == self.dev_labels).mean())}
+
+
+def _layers_above(name: str, layers: int) -> int:
+    """Return how many layers stand above a parameter: all above embeddings, none above a head."""
+    if "embedding" in name:
+        return layers
+    found = re.search(r"\.layers?\.(\d+)\.", name)
+    return layers - 1 - int(found[1]) if found else 0
