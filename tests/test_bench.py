@@ -560,11 +560,9 @@ def test_a_run_over_texts_is_timed_against_a_loop_and_against_the_forward_pass(d
         assert found["tokens"] == 8
         assert found["over_loop"] == rates[f"local/{method}"] / rates[f"loop/{method}"] > 0
         assert found["over_forward"] == rates[f"local/{method}"] / forward > 0
-    assert [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| 8 |")] == [
-        "raw",
-        "rollout",
-        "flow",
-    ]
+    # One table by the clock, and one by CPU time.
+    shown = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| 8 |")]
+    assert shown == ["raw", "rollout", "flow"] * 2
 
 
 def test_memory_is_watched_while_texts_are_run(dataset_run):

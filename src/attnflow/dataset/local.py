@@ -154,11 +154,15 @@ def _forked(
 
     idle: list[_Worker] = []
     try:
-        for number, task in todo:
+        while True:
+            # A task is taken once somebody is there to do it.
             while not idle and len(started) >= most:
                 yield from finished()
+            taken = next(todo, None)
+            if taken is None:
+                break
             worker = idle.pop() if idle else start()
-            _send(worker, (number, task))
+            _send(worker, taken)
             busy[worker.pipe] = worker
         while busy:
             yield from finished()

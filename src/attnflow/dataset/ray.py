@@ -386,9 +386,17 @@ class _Stream:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the last line of an error of Ray, which says what happened."""
+    """Say in a line what happened to Ray."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayActorError):
+        return (
+            "its processes are ended from outside again and again, as a system does that runs out "
+            "of memory"
+        )
+    # The first lines say where it happened, and the last one what.
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
 class _Conductor:
