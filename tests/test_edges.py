@@ -16,17 +16,11 @@ from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Explainer
 from test_capture import MODELS, build, score_of, state_of, texts, unusual
-from test_explain import (  # noqa: F401  (fixtures)
-    SIZES,
-    classifier,
-    decoder,
-    encoder,
-    encoder_tokenizer,
-    sharpen,
-)
+from test_explain import SIZES, VOCABULARY, classifier, decoder, encoder  # noqa: F401  (fixtures)
 from test_vision import explain as explain_image
 from test_vision import make as make_vision
 from test_vision import photo
+from tiny import sharpen, wordpiece_tokenizer
 
 # DeBERTa's code does this when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -666,7 +660,7 @@ def test_a_model_whose_values_are_not_to_be_had_is_an_error_that_says_what_works
     model = sharpen(transformers.MPNetForSequenceClassification(config))
     for layer in model.mpnet.encoder.layer:
         layer.attention.attn.dropout = nn.Identity()
-    explainer = Explainer(model, encoder_tokenizer())
+    explainer = Explainer(model, wordpiece_tokenizer(VOCABULARY))
     for edges in ("effective", "value_norm"):
         with pytest.raises(AttentionError, match=r"of MPNet.*edges='attention' works"):
             explainer.explain(TEXT, edges=edges)

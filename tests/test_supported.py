@@ -13,7 +13,8 @@ import torch
 import attnflow
 from attnflow.explain import Explainer
 from test_capture import CAUSAL, MODELS, build, state_of, unusual
-from test_explain import decoder_tokenizer, encoder_tokenizer
+from test_explain import VOCABULARY, decoder_tokenizer
+from tiny import wordpiece_tokenizer
 
 # DeBERTa's code does this when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -26,7 +27,8 @@ TEXTS = ["the keys to the cabinet are on a table", "a film", "no one will forget
 def explainer_of(name):
     model = build(name)
     causal = name in CAUSAL
-    return Explainer(model, decoder_tokenizer() if causal else encoder_tokenizer())
+    tokenizer = decoder_tokenizer() if causal else wordpiece_tokenizer(VOCABULARY)
+    return Explainer(model, tokenizer)
 
 
 def inputs_of(explainer):

@@ -184,6 +184,9 @@ def ray_map(
             yield from finished()
     finally:
         stream.close()
+        # Whoever uses the cluster next would otherwise find no room in it.
+        if ray.is_initialized():
+            _settle(cluster, taken_by_others)
 
 
 def _settle(cluster: Cluster, taken_by_others: int) -> None:
