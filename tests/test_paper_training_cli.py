@@ -190,17 +190,9 @@ def reviews(tmp_path_factory):
 
 def test_an_encoder_is_fine_tuned_to_tell_good_from_bad(encoder, reviews, tmp_path, capsys):
     arguments = ["--model", str(encoder), "--data", str(reviews), "--out", str(tmp_path / "x")]
-    arguments += [
-        "--epochs",
-        "20",
-        "--patience",
-        "20",
-        "--learning-rate",
-        "0.003",
-        "--average",
-        "0.9",
-    ]
-    arguments += ["--batch-tokens", "128"]
+    recipe = {"epochs": 20, "patience": 20, "learning-rate": 0.003, "average": 0.9}
+    for name, value in {**recipe, "batch-tokens": 128}.items():
+        arguments += [f"--{name}", str(value)]
     assert main(["paper", "train-sst2", *arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"] == 1.0
