@@ -20,6 +20,7 @@ import transformers
 
 import attnflow
 from attnflow.dataset.local import local_map
+from attnflow.dataset.store import FOLDERS
 from tiny import wordpiece_tokenizer
 
 WORDS = "the keys key to cabinet are is on table a film that no one will forget"
@@ -88,22 +89,23 @@ def finished(folder):
     except OSError:
         return {}
     names = [
-        folder / kind / f"part-{int(n):05d}.parquet"
+        folder / kind / f"part-{int(n):05d}.{FOLDERS[kind]}"
         for n, s in shards.items()
         for kind in s["files"]
     ]
     return {name: name.stat().st_mtime_ns for name in names}
 
 
-def run(model, folder, workers, progress=None):
+def run(model, folder, workers, **options):
     attnflow.run(
         TEXTS,
         model,
         output=folder,
         method="rollout",
+        keep=("attentions",),
         shard_rows=4,
         workers=workers,
-        progress=progress,
+        **options,
     )
 
 
@@ -167,7 +169,7 @@ def kills(model, folder, reference):
         told, said = os.pipe()
 
         def task(workers=workers, said=said):
-            run(model, folder, workers, lambda now: os.write(said, b"."))
+            run(model, folder, workers, progress=lambda now: os.write(said, b"."))
 
         child = forked(task)
         os.close(said)
@@ -204,13 +206,10 @@ def interrupt(model, folder, reference):
     told, said = os.pipe()
 
     def task():
-        attnflow.run(
-            TEXTS,
+        run(
             model,
-            output=folder,
-            method="rollout",
-            shard_rows=4,
-            workers=2,
+            folder,
+            2,
             progress=lambda now: (os.write(said, b"."), time.sleep(0.05)),
             on_interrupt=lambda: slow.write_text("told"),
         )
@@ -245,15 +244,7 @@ def lost_worker(model, folder, reference):
                 os.kill(int(mine[0]), signal.SIGKILL)
 
         try:
-            attnflow.run(
-                TEXTS,
-                model,
-                output=folder,
-                method="rollout",
-                shard_rows=4,
-                workers=2,
-                progress=kill_one,
-            )
+            run(model, folder, 2, progress=kill_one)
         except attnflow.AttnflowError as error:
             message.write_text(str(error))
 
