@@ -586,6 +586,37 @@ def test_a_saved_run_over_texts_is_shown_again(dataset_run, capsys):
     assert names[0].startswith("worst of all over a loop")
 
 
+def test_a_run_over_texts_that_was_cut_short_goes_on(dataset_run, capsys):
+    _, document, _, output = dataset_run
+    cut = output.with_name("cut.json")
+    kept = {"dataset/8": document["measurements"]["dataset/8"]}
+    results.save({**document, "measurements": kept, "complete": False}, cut)
+    asked = ["--tokens", "8", "--workers", "1", "--texts", "20"]
+    again = ["bench", "--dataset", "--quick", *asked, "--output", str(cut), "--resume"]
+    assert main(again) == 0
+    found = json.loads(cut.read_text())
+    assert found["complete"]
+    assert found["measurements"]["dataset/8"] == kept["dataset/8"]
+    assert "memory/local" in found["measurements"]
+    assert "1 measurements are there already" in capsys.readouterr().err
+
+
+def test_engines_are_compared_over_whole_runs(dataset_run):
+    options = dataset.DatasetOptions((8,), ("local", "ray"), workers=1, texts=0, quick=True)
+    jobs = {job.name: job for job in dataset.jobs(options)}
+    assert list(jobs) == ["dataset/8", "whole/local", "whole/ray"]
+    measured = {name: jobs[name].measure() for name in ("whole/local", "whole/ray")}
+    for record in measured.values():
+        assert (record["tokens"], record["texts"]) == (8, 16)
+        assert 0 < record["first"] <= record["seconds"]
+    _, document, _, _ = dataset_run
+    shown = dataset.markdown({**document, "measurements": measured})
+    assert [line.split(" | ")[0] for line in shown.splitlines() if "16 of 8 tokens" in line] == [
+        "| local",
+        "| ray",
+    ]
+
+
 def test_texts_to_be_measured_have_the_length_that_is_asked_for():
     explainer, texts = dataset._texts(12, 40)
     assert len(texts) == 40

@@ -1,7 +1,8 @@
 """How fast whole data sets are explained, and whether that takes more memory the longer it lasts.
 
-`attnflow.run` is timed on texts of one length against a plain loop over `Explainer.explain`, and
-against the model's own forward pass in batches, which is the least that any of it can take.
+The local engine of `attnflow.run` is timed on texts of one length against a plain loop over
+`Explainer.explain`, and against the model's own forward pass in batches, which is the least that
+any of it can take. With several engines, they are timed against each other, their start included.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from attnflow.bench import inputs, results
+from attnflow.bench import inputs
 from attnflow.bench.report import Table, _markdown_table, _number
 from attnflow.bench.results import Record
+from attnflow.bench.suite import Job
 from attnflow.errors import OptionError
 
 __all__ = [
@@ -28,11 +30,9 @@ __all__ = [
     "forward",
     "jobs",
     "markdown",
-    "measure",
-    "new",
     "ratios",
+    "summary",
     "tables",
-    "targets",
 ]
 
 METHODS: Final = ("raw", "rollout", "flow")
@@ -44,6 +44,9 @@ _SHARDS_EACH: Final = 2
 _POSITIONS: Final = 4096
 _QUICK_POSITIONS: Final = 128
 _REPEATS: Final = 3
+# How many texts each engine is given where engines are compared.
+_WHOLE: Final = 10_000
+_QUICK_WHOLE: Final = 16
 # Of the memory run: how many words a text has, how many texts make a shard, and how often memory is
 # looked at, in seconds.
 _WORDS: Final = 12
@@ -59,7 +62,8 @@ class DatasetOptions:
 
     Attributes:
         tokens: lengths of texts, ascending.
-        engines: engines of `attnflow.run`.
+        engines: engines of `attnflow.run`, which are timed against each other if there are
+            several, and whose memory is watched.
         workers: how many CPUs are used, by the engines and by what they are compared with.
         texts: how many texts memory is watched over; 0 for none.
         quick: few texts, to see that everything works.
@@ -112,36 +116,32 @@ class DatasetOptions:
         """Return how many texts of a length an engine is given."""
         return self.rows_of(tokens) * self.workers * (1 if self.quick else _SHARDS_EACH)
 
+    def record(self) -> Record:
+        """Return the options as they stand in a document."""
+        return {"dataset": True, **asdict(self)}
 
-def new(options: DatasetOptions) -> Record:
-    """Start a document.
+
+def jobs(options: DatasetOptions) -> list[Job]:
+    """Return what is measured, in order.
 
     Args:
         options: what the run is asked for.
     """
-    return results.new({"dataset": True, **asdict(options)})
-
-
-def jobs(options: DatasetOptions) -> list[str]:
-    """Return what is measured, in order, by name."""
-    every = [f"dataset/{tokens}" for tokens in options.tokens]
-    return [*every, *(f"memory/{engine}" for engine in options.engines if options.texts)]
-
-
-def measure(options: DatasetOptions, job: str) -> Record:
-    """Measure one job.
-
-    Args:
-        options: what the run is asked for.
-        job: one of `jobs`.
-
-    Returns:
-        What was measured.
-    """
-    kind, name = job.split("/")
-    if kind == "memory":
-        return _memory(options, name)
-    return _rates(options, int(name))
+    found = [
+        Job(f"dataset/{n}", f"texts of {n} tokens", partial(_rates, options, n))
+        for n in options.tokens
+    ]
+    if len(options.engines) > 1:
+        found += [
+            Job(f"whole/{engine}", f"a whole run, {engine}", partial(_whole, options, engine))
+            for engine in options.engines
+        ]
+    if options.texts:
+        found += [
+            Job(f"memory/{engine}", f"memory of a run, {engine}", partial(_memory, options, engine))
+            for engine in options.engines
+        ]
+    return found
 
 
 # Rates ---------------------------------------------------------------------------------------
@@ -165,9 +165,8 @@ def _rates(options: DatasetOptions, tokens: int) -> Record:
         for threads in {1, options.workers}:
             loop = partial(_loop, explainer, few, method, threads)
             calls.append((f"loop/{method}", len(few), loop))
-        for engine in options.engines:
-            run = partial(_run, explainer, texts, method, engine, rows, options.workers)
-            calls.append((f"{engine}/{method}", len(texts), run))
+        run = partial(_run, explainer, texts, method, "local", rows, options.workers)
+        calls.append((f"local/{method}", len(texts), run))
     explainer.explain(few[0])  # the first call of all loads what is loaded once
     rates: dict[str, float] = {}
     per_cpu: dict[str, float] = {}
@@ -308,6 +307,39 @@ class _threads:
         torch.set_num_threads(self._before)
 
 
+# Engines -------------------------------------------------------------------------------------
+
+
+def _whole(options: DatasetOptions, engine: str) -> Record:
+    """Time a run of many short texts from its call to its end, whatever the engine starts included.
+
+    What it does for the first time, in a fresh process of the machine, is part of it.
+    """
+    from attnflow.dataset import run
+
+    tokens = options.tokens[0]
+    explainer, texts = _texts(tokens, _QUICK_WHOLE if options.quick else _WHOLE)
+    first: list[float] = []
+    begun = time.perf_counter()
+
+    def tell(now: Any) -> None:
+        if now.new and not first:
+            first.append(time.perf_counter() - begun)
+
+    with tempfile.TemporaryDirectory(prefix="attnflow-bench-") as folder:
+        run(
+            texts,
+            explainer,
+            output=Path(folder) / "out",
+            method="rollout",
+            engine=engine,
+            workers=options.workers,
+            progress=tell,
+        )
+    seconds = time.perf_counter() - begun
+    return {"tokens": tokens, "texts": len(texts), "seconds": seconds, "first": first[0]}
+
+
 # Memory --------------------------------------------------------------------------------------
 
 
@@ -401,15 +433,15 @@ def _resident(pid: int) -> int:
 
 
 def ratios(document: Record, per: str = "texts_per_second") -> list[Record]:
-    """Return what every engine does, over what it is compared with.
+    """Return what the local engine does, over what it is compared with.
 
     Args:
         document: as `results.load` gives it.
         per: "texts_per_second", or "texts_per_cpu_second", which leaves out what a process waits.
 
     Returns:
-        For each length, method and engine: texts per second, and the ratio to those of the loop
-        and of the forward pass, the faster of its two ways.
+        For each length and method: texts per second, and the ratio to those of the loop and of the
+        forward pass, the faster of its two ways.
     """
     found = []
     for name, record in document["measurements"].items():
@@ -418,30 +450,32 @@ def ratios(document: Record, per: str = "texts_per_second") -> list[Record]:
         rates = record[per]
         forward_pass = max(rates["forward/threads"], rates["forward/processes"])
         for method in METHODS:
-            for engine in document["options"]["engines"]:
-                rate, loop = rates[f"{engine}/{method}"], rates[f"loop/{method}"]
-                found.append(
-                    {
-                        "tokens": record["tokens"],
-                        "method": method,
-                        "engine": engine,
-                        "rate": rate,
-                        "loop": loop,
-                        "forward": forward_pass,
-                        "over_loop": rate / loop,
-                        "over_forward": rate / forward_pass,
-                    }
-                )
+            rate, loop = rates[f"local/{method}"], rates[f"loop/{method}"]
+            found.append(
+                {
+                    "tokens": record["tokens"],
+                    "method": method,
+                    "rate": rate,
+                    "loop": loop,
+                    "forward": forward_pass,
+                    "over_loop": rate / loop,
+                    "over_forward": rate / forward_pass,
+                }
+            )
     return found
 
 
-def targets(document: Record) -> list[Record]:
-    """Return what the local engine is meant to reach, and whether it does.
+def summary(document: Record) -> Record:
+    """Return the ratios, and which of them reach what the local engine is meant to.
 
     Args:
         document: as `results.load` gives it.
     """
-    found = [record for record in ratios(document) if record["engine"] == "local"]
+    return {"ratios": ratios(document), "targets": _targets(document)}
+
+
+def _targets(document: Record) -> list[Record]:
+    found = ratios(document)
     short = {x["method"]: x["over_loop"] for x in found if x["tokens"] == 16}
     middle = [x for x in found if x["tokens"] == 64 and x["method"] == "rollout"]
     rows: list[tuple[str, str, str, bool]] = [
@@ -476,9 +510,9 @@ def tables(document: Record) -> list[Table]:
     """
     workers = document["options"]["workers"]
     each = (
-        f"CPUs: {workers}, for each of the three. The engine has a process of one thread for each; "
-        "the loop, over Explainer.explain, and the model's forward pass, with sdpa and in the "
-        "engine's batches, have whatever is faster for them: one thread or one for each CPU, and "
+        f"CPUs: {workers}, for each of the three. attnflow run has a process of one thread for "
+        "each; the loop, over Explainer.explain, and the model's forward pass, with sdpa and in "
+        "the same batches, have whatever is faster for them: one thread or one for each CPU, and "
         "threads or processes."
     )
     cpu = (
@@ -490,6 +524,7 @@ def tables(document: Record) -> list[Table]:
         _rate_table(document, "texts_per_second", "Texts per second", each),
         _target_table(document),
         _rate_table(document, "texts_per_cpu_second", "Texts per second of CPU time", cpu),
+        _whole_table(document),
         _memory_table(document),
     ]
     return [table for table in every if table.rows]
@@ -500,7 +535,6 @@ def _rate_table(document: Record, per: str, title: str, note: str) -> Table:
         (
             str(x["tokens"]),
             x["method"],
-            x["engine"],
             _number(x["rate"]),
             _number(x["loop"]),
             f"{_number(x['over_loop'])}x",
@@ -509,16 +543,42 @@ def _rate_table(document: Record, per: str, title: str, note: str) -> Table:
         )
         for x in ratios(document, per)
     )
-    columns = ("tokens", "method", "engine", "texts/s", "loop", "over it", "forward", "over it")
+    columns = ("tokens", "method", "texts/s", "loop", "over it", "forward", "over it")
     return Table(title, columns, rows, note)
 
 
 def _target_table(document: Record) -> Table:
     rows = tuple(
         (x["name"], x["target"], x["measured"], "met" if x["met"] else "not met")
-        for x in targets(document)
+        for x in _targets(document)
     )
     return Table("Targets", ("what", "target", "measured", "result"), rows)
+
+
+def _whole_table(document: Record) -> Table:
+    measured = document["measurements"]
+    found = {
+        name.removeprefix("whole/"): record
+        for name, record in measured.items()
+        if name.startswith("whole/")
+    }
+    local = found.get("local")
+    rows = tuple(
+        (
+            engine,
+            f"{x['texts']:,} of {x['tokens']} tokens",
+            f"{x['seconds']:.1f} s",
+            f"{x['first']:.1f} s",
+            f"{x['seconds'] - local['seconds']:+.1f} s" if local else "",
+        )
+        for engine, x in found.items()
+    )
+    note = (
+        "Rollout, from the call to its end, the start of what an engine starts included. Over the "
+        "local engine is what another one costs."
+    )
+    columns = ("engine", "texts", "time", "first shard after", "over local")
+    return Table("Engines", columns, rows, note)
 
 
 def _memory_table(document: Record) -> Table:

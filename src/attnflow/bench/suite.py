@@ -293,14 +293,6 @@ class Suite:
         for process in self._processes.values():
             process.close()
 
-    def pending(self) -> list[Job]:
-        """Return the jobs whose record is not in the document."""
-        return [job for job in self.jobs() if job.name not in self.document["measurements"]]
-
-    def run(self, job: Job) -> None:
-        """Run a job and put its record into the document."""
-        self.document["measurements"][job.name] = job.measure()
-
     def jobs(self) -> list[Job]:
         """Return everything that is measured, the small graphs of a kind before the large."""
         return list(self._jobs())

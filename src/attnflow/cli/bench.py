@@ -35,14 +35,14 @@ examples:
   attnflow bench --quick --kinds soft,causal
   attnflow bench --output bench.json --resume
   attnflow bench --from bench.json --markdown benchmarks.md
-  attnflow bench --dataset --texts 50000 --output dataset.json
+  attnflow bench --dataset --texts 50000 --engine local,ray --output dataset.json
 
 exit status: 0 when all solvers agree, 1 when one does not or fails, 130 after Ctrl-C
 """
 
-_SOLVERS = ("kinds", "budget", "seed", "threads", "resume")
+_SOLVERS = ("kinds", "budget", "seed", "threads")
 _DATASET = ("workers", "engine", "texts")
-_MEASURING = ("dataset", "output", "quick", "tokens", *_SOLVERS, *_DATASET)
+_MEASURING = ("dataset", "output", "quick", "tokens", "resume", *_SOLVERS, *_DATASET)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -82,7 +82,9 @@ def add_parser(subparsers: Any) -> None:
     data = parser.add_argument_group("with --dataset")
     data.add_argument("--workers", type=int, metavar="N", help="how many CPUs (default: all)")
     data.add_argument(
-        "--engine", metavar="NAME,NAME", help="engines of attnflow run (default: local)"
+        "--engine",
+        metavar="NAME,NAME",
+        help="engines of attnflow run, compared if several (default: local)",
     )
     data.add_argument(
         "--texts", type=int, metavar="N", help="watch the memory of a run over so many texts"
@@ -149,78 +151,67 @@ def _measure_dataset(args: argparse.Namespace) -> tuple[Record, bool]:
         texts=args.texts or 0,
         quick=args.quick,
     )
-    output = _destination(args.output, "--output")
-    _warn_if_busy()
-    document = dataset.new(options)
-    interrupted = False
-    jobs = dataset.jobs(options)
-    try:
-        for done, job in enumerate(jobs, 1):
-            print(f"[{done}/{len(jobs)}] {job}", file=sys.stderr, flush=True)
-            document["measurements"][job] = dataset.measure(options, job)
-            document["summary"] = {
-                "ratios": dataset.ratios(document),
-                "targets": dataset.targets(document),
-            }
-            document["complete"] = done == len(jobs)
-            if output is not None:
-                results.save(document, output)
-    except KeyboardInterrupt:
-        interrupted = True
-        print("stopped; what was measured until now follows", file=sys.stderr)
-    return document, interrupted
-
-
-def _warn_if_busy() -> None:
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"the machine is busy (load average {load:.2f}): times will be off", file=sys.stderr)
+    document, output = _begin(args, options.record())
+    return document, _run_jobs(dataset.jobs(options), document, dataset.summary, output)
 
 
 def _measure(args: argparse.Namespace) -> tuple[Record, bool]:
     """Run the suite; return the document and whether Ctrl-C cut it short."""
     options, left_out = _options(args)
+    document, output = _begin(args, options.record())
+    document["left_out"] = left_out
+    with Suite(options, document) as suite:
+        return document, _run_jobs(suite.jobs(), document, report.summary, output)
+
+
+def _begin(args: argparse.Namespace, options: Record) -> tuple[Record, Path | None]:
+    """Return the document to fill, new or of the run to go on with, and where it is saved."""
     output = _destination(args.output, "--output")
     if args.resume and output is None:
         raise OptionError("--resume: needs --output, the saved run to continue")
     if args.resume and output is not None and output.exists():
         document = results.load(output)
-        results.same_run(document, options.record())
+        results.same_run(document, options)
     else:
         if args.resume:
             print(f"nothing is saved in {output} yet: a new run", file=sys.stderr)
-        document = results.new(options.record())
-    _warn_if_busy()
-    document["left_out"] = left_out
+        document = results.new(options)
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"the machine is busy (load average {load:.2f}): times will be off", file=sys.stderr)
+    return document, output
+
+
+def _run_jobs(
+    jobs: list[Job],
+    document: Record,
+    summary: Callable[[Record], Record],
+    output: Path | None,
+) -> bool:
+    """Run the jobs whose records are missing, saving each; return whether Ctrl-C cut it short."""
     document["complete"] = False
 
     def keep() -> None:
-        document["summary"] = report.summary(document)
+        document["summary"] = summary(document)
         if output is not None:
             results.save(document, output)
 
+    missing = [job for job in jobs if job.name not in document["measurements"]]
+    if len(missing) < len(jobs):
+        print(f"{len(jobs) - len(missing)} measurements are there already", file=sys.stderr)
     interrupted = False
     try:
-        with Suite(options, document) as suite:
-            _run_jobs(suite, keep)
+        with _progress(len(missing)) as begin:
+            for job in missing:
+                begin(job)
+                document["measurements"][job.name] = job.measure()
+                keep()
         document["complete"] = True
     except KeyboardInterrupt:
         interrupted = True
         print("stopped; what was measured until now follows", file=sys.stderr)
     keep()
-    return document, interrupted
-
-
-def _run_jobs(suite: Suite, keep: Callable[[], None]) -> None:
-    jobs = suite.pending()
-    done = len(suite.jobs()) - len(jobs)
-    if done:
-        print(f"{done} measurements are there already", file=sys.stderr)
-    with _progress(len(jobs)) as begin:
-        for job in jobs:
-            begin(job)
-            suite.run(job)
-            keep()
+    return interrupted
 
 
 @contextmanager
