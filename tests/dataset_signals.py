@@ -299,7 +299,7 @@ def main():
     reference = content(folder / "whole")
     os.waitpid(forked(lambda: run(model, folder / "two", 2)), 0)
     facts = {
-        "shards": len(finished(folder / "whole")),
+        "files": len(finished(folder / "whole")),
         "two workers": content(folder / "two") == reference,
         "mapped": {workers: mapped(model, workers) for workers in (1, 2)},
         "kills": kills(model, folder / "killed", reference),
