@@ -51,6 +51,7 @@ def test_every_error_can_be_caught_as_attnflow_error_and_as_the_builtin_it_is():
     for error in (
         attnflow.AttentionError,
         attnflow.OptionError,
+        attnflow.DataError,
         attnflow.GraphSizeError,
         attnflow.MissingExtraError,
     ):

@@ -17,6 +17,7 @@ from attnflow.dataset import run
 from attnflow.errors import (
     AttentionError,
     AttnflowError,
+    DataError,
     GraphSizeError,
     MissingExtraError,
     ModelError,
@@ -37,6 +38,7 @@ __all__ = [
     "AttentionGraph",
     "AttnflowError",
     "Cut",
+    "DataError",
     "Explainer",
     "Explanation",
     "GraphSizeError",
