@@ -1,4 +1,4 @@
-"""``attnflow paper saturation`` and ``heads``: what the paper leaves open."""
+"""``attnflow paper saturation``, ``heads`` and ``script3``: what the paper leaves open."""
 
 import argparse
 import json
@@ -16,7 +16,14 @@ from attnflow.paper import checkpoint
 if TYPE_CHECKING:
     from attnflow.explain import Explainer
 
-__all__ = ["add_heads", "add_saturation", "run_heads", "run_saturation"]
+__all__ = [
+    "add_heads",
+    "add_saturation",
+    "add_script3",
+    "run_heads",
+    "run_saturation",
+    "run_script3",
+]
 
 ENDINGS = (".json", ".png", ".svg", ".pdf")
 
@@ -31,6 +38,11 @@ def add_saturation(parser: argparse.ArgumentParser) -> None:
 def add_heads(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``attnflow paper heads``."""
     _add(parser, 500)
+
+
+def add_script3(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``attnflow paper script3``."""
+    _add(parser, 100, model="a classifier fine-tuned on SST-2, as by attnflow paper train-sst2")
 
 
 def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
@@ -74,10 +86,44 @@ def run_heads(args: argparse.Namespace, progress: Progress) -> int:
     return 0
 
 
-def _add(parser: argparse.ArgumentParser, limit: int) -> None:
-    parser.add_argument(
-        "--model", help="any text model (default: the one that ships with attnflow)"
-    )
+def run_script3(args: argparse.Namespace, progress: Progress) -> int:
+    """Make Table 3 as the authors' script does, and change that one thing at a time."""
+    explainer, texts = _ready(args)
+    from attnflow.paper.script import METHODS, REFERENCES, VARIANTS, as_scripted
+    from attnflow.paper.tables import TABLES
+
+    with progress("script") as show:
+        found = as_scripted(explainer, texts, progress=show)
+    _write(args, found, _script3_figure)
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    print(f"{found['count']:,} texts; mean Spearman correlation with gradients; {explainer.name}")
+    scores = {"all": "largest of all positions", "cls": "of CLS"}
+    gradients = {
+        "script": "sum, as in the script",
+        "sum": "sum, ties ranked properly",
+        "norm": "norm",
+    }
+    layers = [layer for layer in TABLES[3].layers if layer <= len(found["all"]["script"]["raw"])]
+    for variant in VARIANTS:
+        for reference in REFERENCES:
+            print(f"\nscores: {scores[variant]}; gradient: {gradients[reference]}")
+            print(f"{'':7}" + "".join(f"{f'L{layer}':>15}" for layer in layers))
+            for method in METHODS:
+                cells = [found[variant][reference][method][layer - 1] for layer in layers]
+                shown = [f"{cell['mean']:.2f} ± {cell['std']:.2f}" for cell in cells]
+                print(f"{method:7}" + "".join(f"{text:>15}" for text in shown))
+    print(f"\nThe sum is {found['share']:.1e} of the norm of the same gradient: rounding.")
+    return 0
+
+
+def _add(
+    parser: argparse.ArgumentParser,
+    limit: int,
+    model: str = "any text model (default: the one that ships with attnflow)",
+) -> None:
+    parser.add_argument("--model", required="default" not in model, help=model)
     parser.add_argument(
         "--data", type=Path, required=True, help="a file of texts, as attnflow evaluate takes them"
     )
@@ -131,6 +177,15 @@ def _saturation_figure(found: dict[str, Any]) -> Any:
 
     curves = {"saturated pairs": found["pairs"], "spread of flow": found["spread"]}
     figure, _ = correlation_over_layers(curves, ylabel="share of pairs; relative spread")
+    return figure
+
+
+def _script3_figure(found: dict[str, Any]) -> Any:
+    from attnflow.view.figures import correlation_over_layers
+
+    script = found["all"]["script"]
+    curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
+    figure, _ = correlation_over_layers(curves)
     return figure
 
 

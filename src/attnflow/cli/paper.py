@@ -672,6 +672,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         findings.add_heads,
         lambda args: findings.run_heads(args, _progress),
     ),
+    "script3": Experiment(
+        "table 3 as the authors' script computes it, which is not as the paper says",
+        "script3 --model ./my-sst2 --data dev.tsv --text-column sentence",
+        findings.add_script3,
+        lambda args: findings.run_script3(args, _progress),
+    ),
     "all": Experiment(
         "every table and figure for which there is a model and data",
         "all --data numpred.val --output replication",
