@@ -364,6 +364,20 @@ def test_verb_number_data_are_known_by_their_first_line(tmp_path):
     assert [number for number, _ in faults] == [3]
 
 
+def test_empty_lines_before_the_first_do_not_hide_what_a_file_is(tmp_path):
+    path = write(tmp_path / "numpred.val", "\n\nVBZ\tthe key\n")
+    assert read(path) == (
+        [(3, "the key", None)],
+        [(1, "the line is empty"), (2, "the line is empty")],
+    )
+    path = write(tmp_path / "numpred.test.1", "the key\nVBZ\tthe key\n")
+    texts, faults = read(path)
+    assert texts == [(2, "the key", None)]
+    assert [number for number, _ in faults] == [1]
+    path = write(tmp_path / "a.csv", "\ntext,label\na joy,1\n")
+    assert read(path) == ([(3, "a joy", None)], [(1, "the line is empty")])
+
+
 def test_standard_input_is_read(monkeypatch):
     class Input:
         buffer = io.BytesIO(b'{"text": "the keys"}\n')

@@ -160,22 +160,47 @@ def test_a_large_file_is_not_read_further_than_asked(tmp_path):
     ("content", "message"),
     [
         ("", "the file is empty"),
-        ("the keys\n", "line 1 is 'the keys'; expected VBZ or VBP, a tab and a sentence"),
+        ("\n\n", "the file has no line of text"),
+        ("the keys\n", "line is 'the keys'; expected VBZ or VBP, a tab and a sentence"),
         ("sentence\tlabel\nx\t1\n", "the header has no column 'verb_pos'"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path, content, message):
-    path = tmp_path / "numpred.val"
+    path = tmp_path / "sentences.tsv"
     path.write_text(content)
     with pytest.raises(DataError, match=message):
+        list(read_agreement(path, on_error=lambda fault: None))
+
+
+HEAD = "\t".join(HEADER).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "faulty"),
+    [
+        ("numpred.val", b"\n\nVBP\tthe keys\n", [1, 2]),
+        ("numpred.val", b"caf\xe9\nVBP\tthe keys\n", [1]),
+        ("numpred.val", b"the keys\nVBP\tthe keys\n", [1]),
+        ("mine.tsv", b"VBP the keys\nVBP\tthe keys\n", [1]),
+        ("agr.tsv", b"\n" + HEAD + linzen("the keys are", 3, "VBP", 0).encode() + b"\n", [1]),
+        ("x.jsonl", b'\n{"text": "the keys", "label": "VBP"}\n', [1]),
+    ],
+)
+def test_a_bad_first_line_is_a_bad_line_like_any_other(tmp_path, name, content, faulty):
+    path = tmp_path / name
+    path.write_bytes(content)
+    faults = []
+    rows = list(read_agreement(path, on_error=faults.append))
+    assert [(row.text, row.label) for row in rows] == [("the keys", "VBP")]
+    assert [fault.line for fault in faults] == faulty
+    with pytest.raises(DataError, match="line 1: "):
         list(read_agreement(path))
 
 
-def test_a_file_that_starts_with_no_text_is_told(tmp_path):
-    path = tmp_path / "numpred.val"
-    path.write_bytes(b"\xff\xfe\x00\x01\n")
-    with pytest.raises(DataError, match="first line is not UTF-8"):
-        list(read_agreement(path))
+def test_a_field_that_csv_has_quoted_is_read_without_its_quotes(tmp_path):
+    row = linzen('"the "" key "" to the cabinets is here"', 8, "VBZ", 1)
+    path = write(tmp_path / "agr.tsv", ["\t".join(HEADER), row])
+    assert list(read_agreement(path)) == [Agreement('the " key " to the cabinets', "VBZ", 1)]
 
 
 def test_wrong_options_are_told_before_the_file_is_read(tmp_path):
@@ -208,6 +233,21 @@ def test_a_bad_file_of_sst2_is_told(tmp_path, lines, message):
         list(read_sst2(write(tmp_path / "dev.tsv", lines)))
 
 
+def test_a_label_of_sst2_is_0_or_1_in_json_too(tmp_path):
+    path = write(
+        tmp_path / "x.jsonl", ['{"text": "a joy", "label": 1}', '{"text": "x", "label": 2}']
+    )
+    with pytest.raises(DataError, match="line 2: the label is '2'; expected 0 or 1"):
+        list(read_sst2(path))
+
+
+@pytest.mark.parametrize("attractors", ["-1", "100000", "true", '"1"'])
+def test_a_number_of_attractors_that_cannot_be_is_told(tmp_path, attractors):
+    line = '{"text": "the keys", "label": "VBP", "attractors": ' + attractors + "}"
+    with pytest.raises(DataError, match=r"line 1: attractors is .*; expected a number of words"):
+        list(read_agreement(write(tmp_path / "x.jsonl", [line])))
+
+
 def test_fields_of_json_lines_are_named(tmp_path):
     path = write(tmp_path / "x.jsonl", ['{"review": "a joy", "stars": 5}'])
     assert list(read_json_lines(path, text="review", label="stars")) == [Labelled("a joy", "5")]
@@ -222,6 +262,8 @@ def test_fields_of_json_lines_are_named(tmp_path):
         ('{"text": "x"}', "there is no 'label'"),
         ('{"text": "x", "label": true}', "there is no 'label'"),
         ('{"text": " ", "label": 1}', "the text is empty"),
+        ('{"text": "\\ud800", "label": 1}', "the text has half a character"),
+        ("[" * 100_000, "not JSON that can be read"),
     ],
 )
 def test_a_bad_json_line_is_told(tmp_path, line, reason):

@@ -108,7 +108,11 @@ def _read(
 ) -> Iterator[Text]:
     with opened(name) as file:
         lines = Lines(name, file)
-        first = lines.peek()
+        empty = 0
+        # The first line that is not empty says what the file is.
+        while (first := lines.peek()) is not None and not first.strip():
+            next(lines)
+            empty += 1
         if first is None:
             raise DataError(f"{name} is empty; expected texts")
         if format == "auto":
@@ -117,6 +121,8 @@ def _read(
             if name == "-":
                 raise OptionError("the agreement format is read from a file, not standard input")
         else:
+            for number in range(1, empty + 1):
+                fault(number, "the line is empty")
             rows = {"text": _plain, "csv": _table, "tsv": _table, "jsonl": _json_lines}[format]
             columns = _Columns(name, format, text_column, label_column)
             for text in rows(lines, columns, fault):
@@ -144,6 +150,9 @@ class _Columns(NamedTuple):
 def _format_of(name: str, first: str) -> str:
     fields = first.rstrip("\r\n").split("\t")
     if fields[0] in ("VBZ", "VBP") and len(fields) == 2:
+        return "agreement"
+    # A numpred file is one also if its first line is a bad one.
+    if os.path.basename(name).startswith("numpred."):
         return "agreement"
     if {"sentence", "verb_pos", "verb_index"} <= set(fields):
         return "agreement"

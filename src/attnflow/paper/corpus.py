@@ -29,7 +29,7 @@ class Corpus(NamedTuple):
     words: NDArray[np.int32]
     starts: NDArray[np.int64]
     labels: NDArray[np.int64]
-    attractors: NDArray[np.int16]
+    attractors: NDArray[np.int32]
 
     @property
     def size(self) -> int:
@@ -96,7 +96,7 @@ def encode(
         np.concatenate([np.zeros(0, np.int32), *words]),
         np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
         np.array(labels, np.int64),
-        np.array(attractors, np.int16),
+        np.array(attractors, np.int32),
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from attnflow.errors import DataError, OptionError
+from attnflow.lines import is_half
 
 __all__ = [
     "LINZEN_COLUMNS",
@@ -219,28 +220,32 @@ def _rows(path: Path, choose: Callable[[Path, str], _Format], on_error: OnError)
             except StopIteration:
                 break
             except UnicodeDecodeError as error:
-                if form is None:
-                    raise DataError(f"{path}: the first line is not UTF-8 text") from error
                 fail(f"byte {error.start + 1} is not UTF-8 text", error)
                 continue
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 fail("the compressed data is cut off or damaged here; nothing after it", error)
                 return
             line = line.rstrip("\r\n")
+            if not line.strip():
+                fail("the line is empty")
+                continue
             if form is None:
+                # The first line that is text says what the file is.
                 form = choose(path, line)
                 if form.header:
                     continue
             try:
-                if not line.strip():
-                    raise ValueError("the line is empty")
                 row = form.parse(line)
+            except RecursionError as error:
+                fail("not JSON that can be read: it is nested too deeply", error)
+                continue
             except ValueError as error:
                 fail(str(error), error)
                 continue
             yield row
     if form is None:
-        raise DataError(f"{path}: the file is empty")
+        what = "is empty" if number == 1 else "has no line of text"
+        raise DataError(f"{path}: the file {what}")
 
 
 def _open(path: Path) -> BinaryIO:
@@ -264,13 +269,14 @@ def _agreement_format(path: Path, first: str) -> _Format:
         return _Format(True, lambda line: _linzen(line.split("\t"), len(columns), places))
     if first.startswith("{"):
         return _Format(False, _json_agreement)
-    if len(columns) == 2 and columns[0] in _NUMBERS:
+    # A numpred file is one also if its first line is a bad one.
+    if path.name.startswith("numpred.") or first.split()[0] in _NUMBERS:
         named = re.search(r"numpred\.\w+\.(\d+)(\.gz)?$", path.name)
         attractors = int(named[1]) if named else None
         return _Format(False, lambda line: _numpred(line, attractors))
     raise DataError(
-        f"{path}: line 1 is {first[:60]!r}; expected VBZ or VBP, a tab and a sentence, or the "
-        "header of agr_50_mostcommon_10K.tsv, or JSON lines"
+        f"{path}: the first line is {first[:60]!r}; expected VBZ or VBP, a tab and a sentence, or "
+        "the header of agr_50_mostcommon_10K.tsv, or JSON lines"
     )
 
 
@@ -278,12 +284,16 @@ def _linzen(fields: list[str], count: int, places: list[int]) -> Agreement:
     if len(fields) != count:
         raise ValueError(f"{len(fields)} columns; the header has {count}")
     sentence, number, index, attractors = (fields[place] for place in places)
+    # The file was written by Python's csv, which quotes a field that has a quotation mark in it.
+    if len(sentence) > 1 and sentence[0] == sentence[-1] == '"':
+        sentence = sentence[1:-1].replace('""', '"')
     words = sentence.split()
     if not index.isdecimal() or not 1 < int(index) <= len(words):
         raise ValueError(f"verb_index is {index!r}; expected 2 to {len(words)}, the words")
-    if not attractors.isdecimal():
-        raise ValueError(f"n_diff_intervening is {attractors!r}; expected a number")
-    return Agreement(" ".join(words[: int(index) - 1]), _number(number), int(attractors))
+    if not attractors.isdecimal() or int(attractors) >= len(words):
+        raise ValueError(f"n_diff_intervening is {attractors!r}; expected a number of words")
+    text = _words(" ".join(words[: int(index) - 1]))
+    return Agreement(text, _number(number), int(attractors))
 
 
 def _numpred(line: str, attractors: int | None) -> Agreement:
@@ -296,19 +306,23 @@ def _numpred(line: str, attractors: int | None) -> Agreement:
 def _json_agreement(line: str) -> Agreement:
     row = _json_labelled(line, ("text", "sentence"), "label")
     attractors = json.loads(line).get("attractors")
-    if attractors is not None and (isinstance(attractors, bool) or not isinstance(attractors, int)):
-        raise ValueError(f"attractors is {attractors!r}; expected a number or null")
-    return Agreement(_words(row.text), _number(row.label), attractors)
+    if attractors is not None and (
+        isinstance(attractors, bool)
+        or not isinstance(attractors, int)
+        or not 0 <= attractors <= len(row.text)
+    ):
+        raise ValueError(f"attractors is {attractors!r}; expected a number of words, or null")
+    return Agreement(row.text, _number(row.label), attractors)
 
 
 def _sst2_format(path: Path, first: str) -> _Format:
     if first.startswith("{"):
-        return _Format(False, lambda line: _json_labelled(line, ("sentence", "text"), "label"))
+        return _Format(False, _json_sst2)
     columns = first.split("\t")
     if "sentence" not in columns or "label" not in columns:
         raise DataError(
-            f"{path}: line 1 is {first[:60]!r}; expected a header with the columns sentence and "
-            "label (GLUE's test.tsv has no labels; use train.tsv or dev.tsv)"
+            f"{path}: the first line is {first[:60]!r}; expected a header with the columns "
+            "sentence and label (GLUE's test.tsv has no labels; use train.tsv or dev.tsv)"
         )
     text, label = columns.index("sentence"), columns.index("label")
     return _Format(True, lambda line: _sst2(line.split("\t"), len(columns), text, label))
@@ -317,9 +331,12 @@ def _sst2_format(path: Path, first: str) -> _Format:
 def _sst2(fields: list[str], count: int, text: int, label: int) -> Labelled:
     if len(fields) != count:
         raise ValueError(f"{len(fields)} columns; the header has {count}")
-    if fields[label] not in ("0", "1"):
-        raise ValueError(f"the label is {fields[label]!r}; expected 0 or 1")
-    return Labelled(_words(fields[text]), fields[label])
+    return Labelled(_words(fields[text]), _polarity(fields[label]))
+
+
+def _json_sst2(line: str) -> Labelled:
+    row = _json_labelled(line, ("sentence", "text"), "label")
+    return Labelled(row.text, _polarity(row.label))
 
 
 def _json_labelled(line: str, texts: tuple[str, ...], label: str) -> Labelled:
@@ -341,10 +358,18 @@ def _json_labelled(line: str, texts: tuple[str, ...], label: str) -> Labelled:
 def _words(text: str) -> str:
     if not text.strip():
         raise ValueError("the text is empty")
+    if is_half(text):
+        raise ValueError("the text has half a character (a lone surrogate)")
     return text.strip()
 
 
 def _number(label: str) -> str:
     if label not in _NUMBERS:
         raise ValueError(f"the label is {label[:20]!r}; expected VBZ or VBP")
+    return label
+
+
+def _polarity(label: str) -> str:
+    if label not in ("0", "1"):
+        raise ValueError(f"the label is {label[:20]!r}; expected 0 or 1")
     return label
