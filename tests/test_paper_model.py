@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import shutil
 import signal
@@ -414,8 +415,21 @@ def test_a_training_of_another_recipe_or_other_data_is_not_gone_on_with(data, cu
     changed.write_text((data / "numpred.val").read_text().replace("dog", "door"))
     with pytest.raises(OptionError, match=r"it has another data"):
         train([changed], cut_off, recipe=TINY, resume=True)
-    with pytest.raises(OptionError, match="there is no training to resume"):
-        train([data / "numpred.val"], tmp_path / "nothing", resume=True)
+    damaged = shutil.copytree(cut_off, tmp_path / "damaged")
+    state = damaged / "training-state.pt"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"training-state\.pt is damaged"):
+        train([data / "numpred.val"], damaged, recipe=TINY, resume=True)
+
+
+def test_a_training_killed_before_it_saved_anything_starts_from_the_beginning(data, tmp_path):
+    recipe = dataclasses.replace(TINY, epochs=1)
+    whole = train([data / "numpred.val"], tmp_path / "whole", recipe=recipe)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / ".attnflow-0123.tmp").write_bytes(b"half of it")
+    again = train([data / "numpred.val"], tmp_path / "killed", recipe=recipe, resume=True)
+    assert again["curve"] == whole["curve"]
+    assert sorted(os.listdir(tmp_path / "killed")) == sorted(os.listdir(tmp_path / "whole"))
 
 
 def test_bad_lines_are_counted_once(data, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,10 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.errors import OptionError
+from attnflow.errors import DataError, OptionError
 from attnflow.files import replacing
 
-__all__ = ["REPORT", "Lesson", "Loop", "Status", "check_folder", "filling", "move_average"]
+__all__ = [
+    "REPORT",
+    "Lesson",
+    "Loop",
+    "Status",
+    "check_folder",
+    "filling",
+    "has_state",
+    "move_average",
+]
 
 REPORT = "training.json"
 """The report's name in the folder of a trained model; it is written last."""
@@ -186,12 +197,22 @@ class Loop:
             torch.save(state, temporary)
 
     def load(self) -> None:
-        """Take up the state that a training in this folder has left.
+        """Take up the state that a training in this folder has left, if there is one.
 
         Raises:
+            DataError: If it cannot be read.
             OptionError: If that training is of something else.
         """
-        state = torch.load(self.folder / _STATE, weights_only=True)
+        if not has_state(self.folder):
+            return
+        path = self.folder / _STATE
+        try:
+            state = torch.load(path, weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise DataError(
+                f"{path} is damaged, so that the training cannot go on; remove it to start from "
+                "the beginning"
+            ) from error
         was, now = json.loads(state["identity"]), json.loads(json.dumps(self.lesson.identity))
         differ = [name for name in now if was.get(name) != now[name]]
         if differ:
@@ -209,8 +230,13 @@ class Loop:
         self.curve, self.seconds = numbers["curve"], numbers["seconds"]
 
     def forget(self) -> None:
-        """Remove the state, once the trained model is written."""
+        """Remove the state, and what kills have left, once the trained model is written."""
         (self.folder / _STATE).unlink(missing_ok=True)
+        for path in self.folder.glob(".attnflow-*"):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float, step: int) -> None:
@@ -233,19 +259,29 @@ def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float,
 def check_folder(folder: Path, resume: bool) -> None:
     """Check that a training can start in a folder, or go on in it.
 
+    Args:
+        folder: The folder.
+        resume: Whether to go on with what is there. Where nothing is there yet, because a training
+            was killed before it had saved anything, it starts from the beginning.
+
     Raises:
-        OptionError: If there is one to resume and that was not asked for, or the other way round.
+        OptionError: If a training has ended there, or there is one to resume and that was not asked
+            for.
     """
+    if folder.exists() and not folder.is_dir():
+        raise OptionError(f"{folder} is not a folder")
     if (folder / REPORT).exists():
         raise OptionError(f"there is a trained model in {folder} already; name another folder")
-    there = (folder / _STATE).exists()
-    if resume and not there:
-        raise OptionError(f"there is no training to resume in {folder}")
-    if there and not resume:
+    if has_state(folder) and not resume:
         raise OptionError(
             f"there is a training in {folder} that was cut off: go on with it (resume), or name "
             "another folder"
         )
+
+
+def has_state(folder: Path) -> bool:
+    """Whether a training in a folder has saved something to go on from."""
+    return (folder / _STATE).exists()
 
 
 @contextmanager

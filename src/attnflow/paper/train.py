@@ -153,7 +153,7 @@ def train(
         test: Sentences to test on. No sentence that is equal to one of them is trained on.
         recipe: How to train; None is the recipe of the checkpoint that ships with attnflow.
         resume: Go on where a training in this folder was cut off, with the same result as if it
-            had not been.
+            had not been. If nothing was saved yet, it starts from the beginning.
         on_error: What a line does that cannot be read, as in `read_agreement`.
         progress: Called after every batch.
         save_every: So many seconds apart the state is saved; a kill loses what came after.
