@@ -27,7 +27,7 @@ WORDS = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "key", "keys", "to", "cabinets"),
     *("article", "articles", "on", "NNP", "NNS", "large", "systems", "here", "differ", "in"),
     *("that", "female", "The", "author", "talked", "Sara", "about", "his", "her", "book"),
-    *("Mary", "convinced", "John", "of", "love", "##ship"),
+    *("Mary", "convinced", "John", "of", "love", "##ship", "females"),
 ]
 NAMES = {"Sara": "her", "Mary": "her", "John": "his", "author": "his"}
 
@@ -158,7 +158,7 @@ def test_maps_of_a_column_share_their_scale_and_mark_the_word_that_changed(verb_
         for text in ax.get_xticklabels()
         if text.get_weight() == "bold"
     ]
-    assert bold == ["key", "keys", "article", "articles", "NNS", "NNP"]
+    assert bold == ["key", "keys", "article", "articles", "female", "females"]
 
 
 def test_sentences_of_any_number_can_be_drawn(verb_number):
@@ -284,7 +284,7 @@ def test_the_numbers_behind_a_figure_are_printed_as_json(folders, capsys, monkey
         (["figure4", "--model", "x", "--text", "MASK"], "--text needs --referents"),
         (["figure4", "--model", "x", "--referents", "a", "b"], "--referents belong to a sentence"),
         (["all", "--output", __file__], "is not a folder"),
-        (["all", "--output", "x", "--data", "nowhere"], "table1 cannot be made: nowhere is not"),
+        (["all", "--output", "x", "--data", "nowhere"], "accuracy cannot be made: nowhere is not"),
     ],
 )
 def test_wrong_options_are_refused_before_a_model_is_loaded(arguments, message, capsys):
@@ -305,15 +305,18 @@ def test_all_makes_what_it_can_and_makes_nothing_twice(folders, capsys, tmp_path
         return {part["name"]: part["status"] for part in json.loads(capsys.readouterr().out)}
 
     first = statuses()
-    made = ["figure1", "figure2", "figure3", "figure4", "table1", "table2"]
+    drawn = ["figure1", "figure2", "figure3", "figure4", "table1", "table2"]
+    made = ["accuracy", *drawn]
     assert first == {**dict.fromkeys(made, "done"), "table3": "left out"}
-    for name in made:
+    for name in drawn:
         assert (out / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    for name in made:
         assert json.loads((out / f"{name}.json").read_text())["recipe"]
+    assert json.loads((out / "accuracy.json").read_text())["count"] == 2
     assert statuses() == {**dict.fromkeys(made, "was there"), "table3": "left out"}
     (out / "figure2.png").unlink()
     data.write_text("VBP\tthe keys to the cabinets\n")
-    redone = {"figure2": "done", "table1": "done", "table2": "done"}
+    redone = dict.fromkeys(["accuracy", "figure2", "table1", "table2"], "done")
     assert statuses() == {**dict.fromkeys(made, "was there"), "table3": "left out", **redone}
     assert json.loads((out / "table1.json").read_text())["count"] == 1
 

@@ -39,7 +39,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: The sentence.
-        flipped: The sentence with another subject, or None.
+        flipped: The sentence with its subject in the other number, or None.
     """
 
     text: str
@@ -49,9 +49,9 @@ class Sentence(NamedTuple):
 SENTENCES: Final = (
     Sentence("the key to the cabinets", "the keys to the cabinets"),
     Sentence("the article on NNP large systems", "the articles on NNP large systems"),
-    Sentence("here the NNS differ in that the female", "here the NNP differ in that the female"),
+    Sentence("here the NNS differ in that the female", "here the NNS differ in that the females"),
 )
-"""The paper's examples. NNS stands for a plural noun, NNP for a name, which is singular."""
+"""The paper's examples. NNS stands for a rare plural noun, NNP for a name."""
 
 
 class Drawing(NamedTuple):
