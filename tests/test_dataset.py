@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import duckdb
@@ -217,6 +218,89 @@ def test_values_that_no_column_takes_are_kept_as_json(classifier, tmp_path):
     assert (first["stars"], first["list"], first["source_tokens"]) == (0, "[0]", 9)
 
 
+def test_whole_numbers_that_a_float_cannot_hold_are_kept(classifier, tmp_path):
+    rows = [{"text": "keys", "n": 1.5}, {"text": "key", "n": 2**53 + 1}, {"text": "a key", "n": 7}]
+    run(rows, classifier, tmp_path / "out")
+    found = rows_of(tmp_path / "out")
+    assert [row["n"] for row in found] == ["1.5", "9007199254740993", "7"]
+
+
+def test_a_folder_of_parquet_files_has_the_columns_of_all_of_them(classifier, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    time = pa.array([1], pa.timestamp("us"))
+    tables = [
+        {"text": ["a key"], "n": pa.nulls(1), "x": pa.array([1], pa.int8()), "both": ["a"]},
+        {"text": pa.array(["keys"], pa.large_string()), "n": [2**53 + 1], "x": [2], "time": time},
+        {"n": [2.5], "text": ["the key"], "both": [5]},
+    ]
+    for number, table in enumerate(tables):
+        pq.write_table(pa.table(table), folder / f"{number}.parquet")
+    run(folder, classifier, tmp_path / "out")
+    table = pq.read_table(tmp_path / "out/data")
+    types = {name: str(table.schema.field(name).type) for name in ("n", "x", "both", "time")}
+    assert types == {"n": "double", "x": "int64", "both": "string", "time": "timestamp[us]"}
+    assert table["n"].to_pylist() == [None, None, 2.5]
+    assert json.loads(table["rest"][1].as_py()) == {"n": 2**53 + 1}
+    assert table["both"].to_pylist() == ['"a"', None, "5"]
+
+
+@pytest.mark.parametrize("first", ["csv", "parquet"])
+def test_a_folder_may_mix_formats_in_any_order(classifier, tmp_path, first):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    parquet, text = ("1", "2") if first == "parquet" else ("2", "1")
+    pq.write_table(pa.table({"text": ["a key"], "n": [5]}), folder / f"{parquet}.parquet")
+    (folder / f"{text}.csv").write_text("text,n,z\nkeys,five,y\n")
+    run(folder, classifier, tmp_path / "out")
+    found = {row["text"]: row for row in rows_of(tmp_path / "out")}
+    assert json.loads(found["a key"]["n"]) == 5
+    assert json.loads(found["keys"]["n"]) == "five"
+    assert found["keys"]["z"] == "y"
+
+
+def test_a_pipe_is_read_once(classifier, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("the key\nkeys\n"), daemon=True)
+    writer.start()
+    assert run(pipe, classifier, tmp_path / "out").rows == 2
+    writer.join()
+
+
+def test_parquet_is_known_without_its_ending_and_gzip_on_standard_input(
+    classifier, tmp_path, monkeypatch
+):
+    pq.write_table(pa.table({"text": TEXTS, "n": range(5)}), tmp_path / "films")
+    run(tmp_path / "films", classifier, tmp_path / "parquet")
+    assert [row["n"] for row in rows_of(tmp_path / "parquet")] == list(range(5))
+    packed = io.BufferedReader(io.BytesIO(gzip.compress(b"the key\nkeys\n")))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(packed))
+    assert run("-", classifier, tmp_path / "packed").rows == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.json", b'[{"text": "keys"}]', "x.json is a JSON list; expected JSON lines"),
+        ("x.csv", b"text;n\nkeys;1\n", "'text;n', a single column; expected .* by commas"),
+        ("x.tsv", b"text,n\nkeys,1\n", "'text,n', a single column; expected .* by tabs"),
+        ("x.txt", "keys\n".encode("utf-16"), "x.txt is UTF-16; expected UTF-8"),
+        ("x.csv", b"text,n\rkeys,1\r", "line 1: a field has a carriage return in it"),
+        (
+            "x.jsonl",
+            b'{"text": "keys", "tokens": 1, "source_tokens": 2}',
+            "the columns 'tokens' and 'source_tokens', which would both be 'source_tokens'",
+        ),
+    ],
+)
+def test_a_file_that_would_be_misread_is_refused(classifier, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(attnflow.AttnflowError, match=message):
+        run(tmp_path / name, classifier, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_only_the_columns_asked_for_are_carried(classifier, tmp_path):
     run([{"text": "keys", "a": 1, "b": 2}], classifier, tmp_path / "out", columns=["b"])
     row = rows_of(tmp_path / "out")[0]
@@ -266,14 +350,31 @@ def test_rows_that_fail_are_listed_with_their_reasons_and_stop_nothing(classifie
 
 def test_lines_that_cannot_be_read_are_rows_that_fail(classifier, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(
-        b'{"text": "keys"}\n{"text": \n\n[1]\n{"text": "\xff"}\n' + b"[" * 9**5 + b"\n"
+        b'{"text": "keys"}\n{"text": \n\n[1]\n{"text": "\xff"}\n'
+        + b"[" * 9**5
+        + b'\n{"text": "keys", "\\ud800": 1}\n'
     )
     (tmp_path / "x.csv").write_bytes(b'text,n\nkeys,1\nkeys\n"a"b,2\n\xff,3\n"a,4\nb",5\n')
-    assert run(tmp_path / "x.jsonl", classifier, tmp_path / "json").failed == 5
+    assert run(tmp_path / "x.jsonl", classifier, tmp_path / "json").failed == 6
     places = [row["place"].rpartition(", ")[2] for row in errors_of(tmp_path / "json")]
-    assert places == [f"line {n}" for n in (2, 3, 4, 5, 6)]
+    assert places == [f"line {n}" for n in (2, 3, 4, 5, 6, 7)]
     assert run(tmp_path / "x.csv", classifier, tmp_path / "csv").failed == 3
     assert [row["text"] for row in rows_of(tmp_path / "csv")] == ["keys", "a,4\nb"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (b'"a,4\nkey,5\n', "the row begins on line 3, and a quote in it is not closed"),
+        (b"key," + b"5" * 2**17 + b"5\n", "line 3, and a field in it has more than 131,072 char"),
+        (b"a\rkey,4\n", "a field has a carriage return in it, and no quotes around it"),
+    ],
+)
+def test_a_row_of_a_table_that_is_not_right_says_why(classifier, tmp_path, rows, reason):
+    (tmp_path / "x.csv").write_bytes(b"text,n\nkeys,1\n" + rows)
+    run(tmp_path / "x.csv", classifier, tmp_path / "out")
+    [error] = errors_of(tmp_path / "out")
+    assert reason in error["reason"]
 
 
 def test_strict_stops_at_a_row_that_fails_and_what_is_finished_stays(classifier, tmp_path):
@@ -459,6 +560,16 @@ def test_a_second_run_does_only_what_is_missing(classifier, tmp_path, monkeypatc
     assert (result.remade, result.new) == ((0, 2), 3)
     assert texts == [*TEXTS[:2], TEXTS[4]]
     assert content(out) == whole
+
+
+def test_a_file_that_is_none_of_the_shards_does_not_stay_beside_it(classifier, tmp_path):
+    run(TEXTS, classifier, tmp_path / "out")
+    whole = content(tmp_path / "out")
+    (tmp_path / "out/errors").mkdir()
+    (tmp_path / "out/errors/part-00001.parquet").write_bytes(b"of another run")
+    assert run(TEXTS, classifier, tmp_path / "out").remade == (1,)
+    assert content(tmp_path / "out") == whole
+    assert run(TEXTS, classifier, tmp_path / "out").remade == ()
 
 
 def test_a_source_that_moved_is_the_same_source(classifier, tmp_path):

@@ -78,7 +78,12 @@ def opened(name: str) -> Iterator[IO[bytes]]:
         DataError: If it cannot be opened.
     """
     if name == "-":
-        yield sys.stdin.buffer
+        given = sys.stdin.buffer
+        if hasattr(given, "peek") and given.peek(2)[:2] == b"\x1f\x8b":
+            with gzip.open(given, "rb") as unpacked:
+                yield cast(IO[bytes], unpacked)
+        else:
+            yield given
         return
     try:
         file = open(name, "rb")  # noqa: SIM115 # closed below
@@ -99,4 +104,9 @@ def is_half(text: str) -> bool:
         >>> is_half("é"), is_half("\udce9")
         (False, True)
     """
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    # Of all characters, these alone have no UTF-8.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -189,6 +189,7 @@ def run(
         rows = Source(
             source, format=format, text_column=text_column, id_column=id_column, columns=columns
         )
+        _check_names(rows)
         made_of = {
             "attnflow": __version__,
             "model": explainer.name,
@@ -371,6 +372,21 @@ def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, usual)
+
+
+def _check_names(source: Source) -> None:
+    """See that no two columns of the source get the same name in the output."""
+    from attnflow.dataset.shard import column_name
+
+    named: dict[str, str] = {}
+    for column in source.carried:
+        name = column_name(column.name)
+        other = named.setdefault(name, column.name)
+        if other != column.name:
+            raise OptionError(
+                f"{source.name} has the columns {other!r} and {column.name!r}, which would both be "
+                f"{name!r} in the output; say with columns which to carry through"
+            )
 
 
 def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:

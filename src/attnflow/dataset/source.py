@@ -33,6 +33,8 @@ _USUAL: Final = ("text", "sentence")
 # So many rows decide what the columns of a source without types are.
 _FIRST_ROWS: Final = 1000
 _WHOLE_NUMBERS: Final = range(-(2**63), 2**63)
+# How a line begins whose file is UTF-16, either way round.
+_UTF_16: Final = ("\udcff\udcfe", "\udcfe\udcff")
 
 
 class Row(NamedTuple):
@@ -79,7 +81,7 @@ class Column(NamedTuple):
         if self.type == "int64":
             return _is_whole(value)
         if self.type == "float64":
-            return isinstance(value, float) or _is_whole(value)
+            return isinstance(value, float) or (_is_whole(value) and abs(value) <= 2**53)
         return True
 
 
@@ -97,7 +99,7 @@ class Source:
 
     Attributes:
         name: What to call the source in messages.
-        files: For each file its name, size and digest; empty for standard input and iterables.
+        files: For each file its name, size and digest; empty for pipes and iterables.
         expected: About how many rows there are; None if nobody knows.
         text_column: The column that has the text.
         id_column: As given.
@@ -134,8 +136,8 @@ class Source:
             self._paths = _paths(self.name, format)
             self._describe()
             rows = self._read_files()
-            if self._kind(0) == "parquet":
-                types = _parquet_types(self._paths[0])
+            if all(self._kind(index) == "parquet" for index in range(len(self._paths))):
+                types = _parquet_types(self._paths)
         else:
             self.name = f"the {type(source).__name__} given"
             if format != "auto":
@@ -151,7 +153,10 @@ class Source:
             raise OptionError(
                 f"id_column is {id_column!r}, but {self.name} has {_listed(names) or 'no columns'}"
             )
-        self.keeps_rest = types is None and columns is None
+        # Arrow's own types hold all that their columns have.
+        self.keeps_rest = columns is None and (
+            types is None or any(isinstance(kind, str) for kind in types.values())
+        )
         self.carried = self._choose(names, columns, types, first)
         self.id_type: Any = "int64"
         if id_column is not None:
@@ -183,7 +188,8 @@ class Source:
     def _describe(self) -> None:
         """Digest the files, and count their lines on the way."""
         self._written: dict[str, int] = {}
-        if self._paths == ["-"]:
+        # Standard input and other pipes, such as <(zcat texts.gz), can be read but once.
+        if not os.path.isfile(self._paths[0]):
             return
         total: int | None = 0
         for index, path in enumerate(self._paths):
@@ -216,7 +222,10 @@ class Source:
         """Return the format of a file; "auto" if its first line is to tell."""
         if self._format != "auto":
             return self._format
-        ending = os.path.splitext(self._paths[index].removesuffix(".gz"))[1].lower()
+        path = self._paths[index]
+        ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+        if ending not in _ENDINGS and _begins_as_parquet(path):
+            return "parquet"
         return _ENDINGS.get(ending, "auto")
 
     def _find_text(self, names: list[str], wanted: str | None) -> str:
@@ -320,7 +329,7 @@ def _items(items: Iterable[Any]) -> Iterator[Row]:
                 str(name): value.tolist() if type(value).__module__ == "numpy" else value
                 for name, value in item.items()
             }
-            yield Row(number, place, values)
+            yield Row(number, place, *_with_names(values))
         else:
             reason = f"it is {type(item).__name__}; expected a string or a mapping"
             yield Row(number, place, {}, reason)
@@ -332,8 +341,10 @@ def _read_lines(path: str, name: str, kind: str) -> Iterator[_Found]:
         first = lines.peek()
         if first is None:
             return
+        if first.startswith(_UTF_16):
+            raise DataError(f"{name} is UTF-16; expected UTF-8, as iconv -f UTF-16 makes it")
         if kind == "auto":
-            kind = "jsonl" if first.lstrip().startswith("{") else "text"
+            kind = _kind_of(first, name)
         if kind in ("csv", "tsv"):
             yield from _read_table(lines, name, tabs=kind == "tsv")
             return
@@ -360,7 +371,26 @@ def _read_json(line: str) -> tuple[dict[str, Any], str | None]:
         return {"text": value}, None
     if not isinstance(value, dict):
         return {}, "not a JSON object"
-    return value, None
+    return _with_names(value)
+
+
+def _with_names(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return values and no fault, if their names can be those of columns."""
+    if any(map(is_half, values)):
+        return {}, "the name of a field has half characters, which are not UTF-8 text"
+    return values, None
+
+
+def _kind_of(first: str, name: str) -> str:
+    """Return the format that a first line tells of."""
+    if first.startswith("PAR1"):
+        raise DataError(f"{name} is Parquet, which is read from a file, not from a pipe")
+    if first.lstrip().startswith("[") and name.lower().endswith((".json", ".json.gz")):
+        raise DataError(
+            f"{name} is a JSON list; expected JSON lines, an object a line, as jq -c '.[]' makes "
+            "of it"
+        )
+    return "jsonl" if first.lstrip().startswith("{") else "text"
 
 
 def _read_table(lines: Lines, name: str, *, tabs: bool) -> Iterator[_Found]:
@@ -373,19 +403,26 @@ def _read_table(lines: Lines, name: str, *, tabs: bool) -> Iterator[_Found]:
     try:
         header = next(rows)
     except (csv.Error, StopIteration) as error:
-        raise DataError(f"{name}, line 1: {error or 'there is no header'}") from error
+        reason = _csv_reason(error, 1) if isinstance(error, csv.Error) else "there is no header"
+        raise DataError(f"{name}, line 1: {reason}") from error
     if len(set(header)) < len(header):
         twice = next(column for column in header if header.count(column) > 1)
         raise DataError(f"{name}, line 1: the header has the column {twice!r} twice")
     if any(map(is_half, header)):
         raise DataError(f"{name}, line 1: the header is not UTF-8 text")
+    if len(header) == 1 and any(mark in header[0] for mark in ";,\t"):
+        raise DataError(
+            f"{name}, line 1: the header is {header[0]!r}, a single column; expected names "
+            f"separated by {'tabs' if tabs else 'commas'}"
+        )
     while True:
+        begins = lines.number + 1
         try:
             row = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            yield f"{name}, line {lines.number}", {}, str(error)
+            yield f"{name}, line {lines.number}", {}, _csv_reason(error, begins)
             continue
         place = f"{name}, line {lines.number}"
         if not row:
@@ -396,6 +433,20 @@ def _read_table(lines: Lines, name: str, *, tabs: bool) -> Iterator[_Found]:
             yield place, {}, "the line is not UTF-8 text"
         else:
             yield place, dict(zip(header, row, strict=True)), None
+
+
+def _csv_reason(error: csv.Error, begins: int) -> str:
+    """Say what is wrong with a row of a table, which begins on a line."""
+    if "unexpected end" in str(error):
+        return f"the row begins on line {begins}, and a quote in it is not closed"
+    if "field limit" in str(error):
+        return (
+            f"the row begins on line {begins}, and a field in it has more than "
+            f"{csv.field_size_limit():,} characters; a quote may not be closed"
+        )
+    if "new-line character" in str(error):
+        return "a field has a carriage return in it, and no quotes around it"
+    return str(error)
 
 
 # ---- Parquet -------------------------------------------------------------------------------------
@@ -428,17 +479,62 @@ def _parquet(path: str) -> Any:
         ) from error
 
 
-def _parquet_types(path: str) -> dict[str, Any]:
+def _begins_as_parquet(path: str) -> bool:
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _parquet_types(paths: list[str]) -> dict[str, Any]:
+    """Return the columns of all files, with their types."""
+    types: dict[str, Any] = {}
+    for path in paths:
+        with _parquet(path) as file:
+            schema = file.schema_arrow
+        if len(set(schema.names)) < len(schema.names):
+            raise DataError(f"{path} has two columns of the same name")
+        for field in schema:
+            found = _plain_type(field.type)
+            types[field.name] = _common_type(types.get(field.name, found), found)
+    return types
+
+
+def _plain_type(given: Any) -> Any:
     import pyarrow
 
-    with _parquet(path) as file:
-        schema = file.schema_arrow
-    if len(set(schema.names)) < len(schema.names):
-        raise DataError(f"{path} has two columns of the same name")
-    return {
-        field.name: field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
-        for field in schema
-    }
+    return given.value_type if pyarrow.types.is_dictionary(given) else given
+
+
+def _common_type(one: Any, other: Any) -> Any:
+    """Return the type of a column that has one in some files, and another in others.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> _common_type(pa.null(), pa.int8()), _common_type(pa.int8(), pa.int64())
+        (DataType(int8), 'int64')
+        >>> _common_type("int64", pa.float32()), _common_type(pa.string(), pa.int8())
+        ('float64', 'json')
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if one == other or types.is_null(other):
+        return one
+    if isinstance(one, str):
+        one = {"int64": pyarrow.int64(), "float64": pyarrow.float64()}.get(one)
+    elif types.is_null(one):
+        return other
+    if one is None:
+        return "json"
+    both = (one, other)
+    if all(types.is_string(kind) or types.is_large_string(kind) for kind in both):
+        return pyarrow.large_string()
+    if all(map(types.is_integer, both)):
+        return "int64"
+    if all(types.is_integer(kind) or types.is_floating(kind) for kind in both):
+        return "float64"
+    return "json"
 
 
 def _read_parquet(path: str) -> Iterator[_Found]:

@@ -129,9 +129,11 @@ class Store:
         try:
             contents = (shard.data, shard.errors, shard.attentions)
             for kind, content in zip(FOLDERS, contents, strict=True):
-                if content is None:
-                    continue
                 path = self.folder / kind / _name(number, kind)
+                if content is None:
+                    # Nobody may take a file that lies there for one of the shard's.
+                    path.unlink(missing_ok=True)
+                    continue
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, content)
                 _sync(path.parent)
