@@ -4,9 +4,11 @@ import gzip
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import duckdb
@@ -772,6 +774,15 @@ def test_the_command_does_what_the_function_does(classifier, saved, tmp_path, ca
     assert "layer is -1 there and 1 here" in capsys.readouterr().err
 
 
+# Continuous integration may run with Ctrl-C ignored.
+TERMINAL = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from attnflow.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_the_command_says_how_to_go_on_after_ctrl_c(saved, tmp_path, capsys, monkeypatch):
     def interrupted(*arguments, progress, **options):
         progress(attnflow.dataset.Progress(512, 0, 512, 1000))
@@ -782,6 +793,71 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(saved, tmp_path, capsys, mon
     status = main(["run", str(tmp_path / "x.txt"), "--model", saved, "--output", "out"])
     assert status == 130
     assert "after 512 rows; the same command goes on" in capsys.readouterr().err
+
+
+def test_in_a_terminal_there_is_a_bar_and_ctrl_c_says_how_to_go_on(saved, tmp_path):
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    command = ["run", str(pipe), "--model", saved, "--output", str(tmp_path / "out")]
+    command += ["--method", "rollout", "--shard-rows", "100", "--workers", "1"]
+    terminal, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TERMINAL, *command],
+        stdin=subprocess.DEVNULL,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    shown = b""
+
+    def read_until(wanted):
+        nonlocal shown
+        while wanted not in shown:
+            try:
+                shown += os.read(terminal, 4096)
+            except OSError as error:  # the other side is closed
+                raise AssertionError(shown.decode()) from error
+
+    try:
+        # For both, which waits for nobody.
+        with open(os.open(pipe, os.O_RDWR), "wb", buffering=0) as rows:
+            # A run takes 1,000 rows to see what they are, and then a shard at a time.
+            rows.write(b"the keys to the cabinet\n" * 1150)
+            read_until(b"1100/?")
+            assert b"a second" in shown
+            process.send_signal(signal.SIGINT)
+            read_until(b"finishing the shards in hand; Ctrl-C again stops at once")
+            rows.write(b"the keys to the cabinet\n" * 100)
+            read_until(b"attnflow: interrupted after 1,200 rows; the same command goes on")
+        assert process.wait() == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    with open(tmp_path / "out/manifest.json") as manifest:
+        assert len(json.load(manifest)["shards"]) == 12
+
+
+def test_the_time_left_is_that_of_the_rate():
+    from attnflow.cli.run import _seconds_left
+
+    half = attnflow.dataset.Progress(600, 0, 100, 1000)
+    assert _seconds_left(half, time.monotonic() - 50) == pytest.approx(200, abs=1)
+    assert _seconds_left(half._replace(new=0), 0.0) is None
+    assert _seconds_left(half._replace(expected=None), 0.0) is None
+
+
+def test_the_command_prints_json(saved, tmp_path, capsys):
+    (tmp_path / "x.txt").write_text("the key\n\n")
+    arguments = ["run", str(tmp_path / "x.txt"), "--model", saved, "--workers", "1", "--json"]
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "output": str(tmp_path / "out"),
+        "rows": 1,
+        "failed": 1,
+        "new": 2,
+        "remade": [],
+    }
 
 
 def test_the_command_tells_a_missing_source_before_it_loads_the_model(tmp_path, capsys):

@@ -1,11 +1,13 @@
 """``attnflow run``: explain all texts of a file, and store what was found."""
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +99,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default="float16",
         help="float16, or float32, which takes twice the space (default: float16)",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON at the end")
     options.add_method(parser)
     options.add_scoring(parser)
     options.add_tokens(parser)
@@ -170,6 +173,9 @@ def run(args: argparse.Namespace) -> int:
             "and were made again",
             file=sys.stderr,
         )
+    if args.json:
+        print(json.dumps({**result._asdict(), "output": str(result.output)}))
+        return 0 if result.rows else 1
     print(f"{_rows(result.rows)} explained: {result.output / 'data'}")
     if args.keep and result.rows:
         print(f"their attention: {result.output / 'attentions'}")
@@ -199,7 +205,6 @@ def _progress(latest: "list[Progress]") -> "Iterator[Callable[[Progress], None]]
                 MofNCompleteColumn,
                 TextColumn,
                 TimeElapsedColumn,
-                TimeRemainingColumn,
             )
             from rich.progress import Progress as Bar
         except ImportError:
@@ -211,8 +216,7 @@ def _progress(latest: "list[Progress]") -> "Iterator[Callable[[Progress], None]]
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rate]}"),
                 TimeElapsedColumn(),
-                TextColumn("left:"),
-                TimeRemainingColumn(speed_estimate_period=600),
+                TextColumn("left: {task.fields[left]}"),
             )
             with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
                 yield _bar(bar, latest)
@@ -220,15 +224,31 @@ def _progress(latest: "list[Progress]") -> "Iterator[Callable[[Progress], None]]
     yield _lines(latest)
 
 
+class _Left:
+    """The time that is left, as it is when it is shown."""
+
+    def __init__(self) -> None:
+        self.ends: float | None = None
+
+    def __str__(self) -> str:
+        if self.ends is None:
+            return "-:--:--"
+        return str(timedelta(seconds=round(max(0.0, self.ends - time.monotonic()))))
+
+
 def _bar(bar: Any, latest: "list[Progress]") -> "Callable[[Progress], None]":
     begun = time.monotonic()
     task: Any = None
+    # Rich goes by the time between updates, and several workers finish shards at once.
+    left = _Left()
 
     def tell(now: "Progress") -> None:
         nonlocal task
         latest[:] = [now]
+        seconds = _seconds_left(now, begun)
+        left.ends = None if seconds is None else time.monotonic() + seconds
         if task is None:
-            task = bar.add_task("", total=now.expected, completed=now.done, rate="")
+            task = bar.add_task("", total=now.expected, completed=now.done, rate="", left=left)
         bar.update(task, completed=now.done, rate=_rate(now, begun))
 
     return tell
@@ -244,14 +264,18 @@ def _lines(latest: "list[Progress]") -> "Callable[[Progress], None]":
         if not now.new or seconds - said < _SECONDS_BETWEEN_LINES:
             return
         said = seconds
-        left = ""
-        if now.expected is not None:
-            rest = max(0, now.expected - now.done)
-            left = f", about {(seconds - begun) / now.new * rest / 60:.0f} minutes left"
+        rest = _seconds_left(now, begun)
+        left = "" if rest is None else f", about {rest / 60:.0f} minutes left"
         of = "" if now.expected is None else f" of {now.expected:,}"
         print(f"{now.done:,}{of} rows, {_rate(now, begun)}{left}", file=sys.stderr, flush=True)
 
     return tell
+
+
+def _seconds_left(now: "Progress", begun: float) -> float | None:
+    if now.expected is None or not now.new:
+        return None
+    return (time.monotonic() - begun) / now.new * max(0, now.expected - now.done)
 
 
 def _rate(now: "Progress", begun: float) -> str:
