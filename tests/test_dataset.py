@@ -532,12 +532,17 @@ def test_pandas_polars_and_duckdb_open_the_data_as_it_is(classifier, tmp_path):
 
 
 def test_every_file_says_how_it_was_made(classifier, tmp_path):
-    run([*TEXTS, ""], classifier, tmp_path / "out", layer=2)
+    rows = [{"x": text, "n": 1} for text in [*TEXTS, ""]]
+    run(rows, classifier, tmp_path / "out", layer=2, text_column="x", id_column="n", shuffle=3)
     for path in (tmp_path / "out").rglob("*.parquet"):
         said = json.loads(pq.read_schema(path).metadata[b"attnflow"])
         assert said["fingerprint"] == classifier.fingerprint()
         assert (said["attnflow"], said["task"]) == (attnflow.__version__, "classification")
-        assert (said["options"]["method"], said["options"]["layer"]) == ("rollout", 2)
+        options = said["options"]
+        assert (options["method"], options["layer"], options["words"]) == ("rollout", 2, False)
+        assert (options["text_column"], options["id_column"], options["columns"]) == ("x", "n", None)
+        assert (options["limit"], options["shuffle"], options["shard_rows"]) == (None, 3, 2)
+        assert options["keep"] == []
 
 
 def test_a_second_run_does_only_what_is_missing(classifier, tmp_path, monkeypatch):

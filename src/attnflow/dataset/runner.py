@@ -221,7 +221,7 @@ def run(
                 keeps_rest=rows.keeps_rest,
                 memory=memory * 2**20,
                 # A model may be elsewhere when a run goes on; what was written once stays.
-                metadata={**{name: store.header[name] for name in made_of}, "options": chosen},
+                metadata={name: store.header[name] for name in (*made_of, "options")},
                 keep=kept,
             )
             before = store.rows + store.failed
