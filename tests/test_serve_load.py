@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -207,6 +208,20 @@ def test_many_clients_and_a_shutdown_lose_nothing_and_get_no_wrong_answer(expect
         assert "error" not in written.lower()
         with pytest.raises(ConnectionRefusedError):
             server.get("/healthz")
+
+
+def test_a_client_that_asks_again_and_again_does_not_keep_a_server_from_stopping():
+    with serving("--timeout", "600") as server:
+        server.stop()
+        while server.get("/healthz")[0] != 503:
+            pass
+        answers = []
+        with suppress(ConnectionRefusedError, ConnectionResetError):
+            while server.process.poll() is None:
+                answers.append(server.ask("the keys"))
+        assert answers
+        assert all(answer["error"]["kind"] == "stopping" for _, answer in answers)
+        assert server.wait()[0] == 0
 
 
 def test_the_first_signal_asks_to_stop_and_the_second_ends_it():

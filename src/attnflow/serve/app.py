@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sized
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final
@@ -32,6 +32,8 @@ SILENCE: Final = 1.0
 # A body that is too large is read on up to this many times the limit, so that a client which sends
 # all of it before it listens hears why it was refused.
 PATIENCE: Final = 16
+# Marks a request whose question was taken.
+TAKEN: Final = "attnflow.taken"
 
 _CLIENT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _JSON: Final = re.compile(r"application/json\s*(;\s*charset=\"?utf-8\"?\s*)?", re.IGNORECASE)
@@ -51,6 +53,8 @@ class Service:
 
     Attributes:
         stopping: Whether new questions are refused.
+        connections: Those that are open, of all clients.
+        taken: How many questions were taken, and are not answered yet to the last byte.
     """
 
     def __init__(
@@ -71,6 +75,10 @@ class Service:
         self._hosts = hosts
         self._token = None if token is None else guard.digest(token)
         self.stopping = False
+        self.connections: Sized = ()
+        self.taken = 0
+        # Each waiting request has a connection, and each client a few that do nothing.
+        self._most_connections = 4 * limits.waiting + 256
         self._in_hand = 0
         self._last = time.monotonic()
         description = describe(limits, token=token is not None)
@@ -133,6 +141,7 @@ class Service:
                 await self._app(scope, receive, answer)
         finally:
             self._in_hand -= 1
+            self.taken -= TAKEN in scope
             self._last = time.monotonic()
 
     async def _health(self, request: Request) -> Response:
@@ -147,6 +156,13 @@ class Service:
 
     async def _explain(self, request: Request) -> Response:
         self._check_running()
+        if len(self.connections) > self._most_connections:
+            raise Refused(
+                503,
+                "busy",
+                f"{len(self.connections)} connections are open already; try again later",
+                {"Retry-After": "5", "Connection": "close"},
+            )
         client = self._client(request)
         question = read_question(await self._body(request), self._limits)
         loop = asyncio.get_running_loop()
@@ -159,6 +175,8 @@ class Service:
         self._check_running()
         job = Job(question, client, self._limits.seconds, tell)
         self._queue.put(job)
+        self.taken += 1
+        request.scope[TAKEN] = True
         if NDJSON in request.headers.get("accept", ""):
             return StreamingResponse(self._events(job, happened), media_type=NDJSON)
         gone = asyncio.ensure_future(_gone(request))

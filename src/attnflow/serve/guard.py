@@ -27,6 +27,9 @@ OPEN: Final = ("/", "/page.js", "/page.css", "/docs", "/openapi.json", "/healthz
 # What a link on another site may lead to. Neither does anything by itself.
 LINKED: Final = ("/", "/docs")
 
+# Of two that differ, this server might read one and whatever is in front of it the other.
+ONCE: Final = (b"attnflow-client", b"authorization", b"content-type")
+
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -102,12 +105,15 @@ def check(scope: MutableMapping[str, Any], hosts: Hosts, token: bytes | None) ->
             without the token (401).
     """
     path = scope["path"]
+    for name in ONCE:
+        _only(scope, name)
     host = _only(scope, b"host")
     if host is None or not hosts.knows(host):
         raise Refused(
             421,
             "wrong_host",
-            f"this server is not {host!r}; use its address, or start it with --allow-host NAME",
+            f"{'there is no Host header' if host is None else f'this server is not {host!r}'}; use "
+            "its address, or start it with --allow-host NAME",
         )
     origin = _only(scope, b"origin")
     if origin is not None and not _same(origin, host):

@@ -170,7 +170,9 @@ def read_question(body: bytes, limits: Limits) -> Question:
         attnflow.serve.question.Refused: method is "sum"; expected raw, rollout or flow
     """
     try:
-        given = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        given = json.loads(
+            body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_once
+        )
     except UnicodeDecodeError as error:
         raise Refused(400, "not_json", f"the body is not UTF-8: {error}") from error
     except RecursionError as error:
@@ -194,6 +196,16 @@ def read_question(body: bytes, limits: Limits) -> Question:
         trace=values["trace"],
         page=values["page"],
     )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of a field that is there twice nobody knows which one is meant."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise Refused(422, "invalid", f"the field {_named(name)} is there more than once")
+        found[name] = value
+    return found
 
 
 def _no_constant(name: str) -> None:

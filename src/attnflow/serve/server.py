@@ -32,7 +32,8 @@ __all__ = ["check_token", "listen", "serve"]
 # How long nobody may have asked before a server that is stopping goes, in seconds: whoever asks in
 # the meantime is told so, and not cut off.
 QUIET: Final = 0.5
-# How long a server that is stopping stays at most beyond the time limit of a request, in seconds.
+# How long a server that is stopping stays at most after the last answer, and beyond the time limit
+# of a request, in seconds.
 PATIENCE: Final = 5.0
 SHORTEST_TOKEN: Final = 16
 STOPPING: Final = b"attnflow: stopping when all is answered; Ctrl-C again stops it at once\n"
@@ -124,6 +125,7 @@ def serve(
     import uvicorn
 
     from attnflow.serve.app import Service
+    from attnflow.serve.connection import Connection
 
     check_token(token)
     limits = limits or Limits()
@@ -136,18 +138,19 @@ def serve(
         service = Service(model, worker, queue, limits, metrics, Hosts(host, names), token)
         config = uvicorn.Config(
             service,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
+            # What clients get wrong they are told; here is said what the server does.
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=int(PATIENCE),
-            # Each waiting request has a connection, and each client a few that do nothing.
-            limit_concurrency=4 * limits.waiting + 256,
         )
         server = uvicorn.Server(config)
+        service.connections = server.server_state.connections
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listening]}, name="attnflow-web", daemon=True
         )
@@ -170,13 +173,19 @@ def serve(
 def _work(worker: Worker, service: Any, thread: threading.Thread, limits: Limits) -> None:
     """Answer questions until all are answered after a signal."""
     latest: float | None = None
+    busy = time.monotonic()
     while thread.is_alive():
         worked = worker.work(0.1)
+        now = time.monotonic()
+        if worked or service.taken:
+            busy = now
         if not service.stopping:
             continue
         if latest is None:
-            latest = time.monotonic() + limits.seconds + PATIENCE
-        if not worked and (service.idle() > QUIET or time.monotonic() > latest):
+            latest, busy = now + limits.seconds + PATIENCE, now
+        # Somebody who asks again and again is told that it stops, and does not keep it from that.
+        quiet = service.idle() > QUIET or now - busy > PATIENCE
+        if not worked and (quiet or now > latest):
             return
 
 
