@@ -154,8 +154,11 @@ def computed(explanation):
     return json.loads(run_node(HERE / "js" / "scores.mjs", given=given))
 
 
-def test_javascript_and_python_agree_on_every_number():
-    explanation = explain([f"t{i}" for i in range(9)], attention=attention_of(5, 9, 3))
+# More than 32 tokens, or 64, take more than one word of bits in the page's solver.
+@pytest.mark.parametrize(("layers", "tokens"), [(5, 9), (4, 33), (3, 70)])
+def test_javascript_and_python_agree_on_every_number(layers, tokens):
+    attention = attention_of(layers, tokens, 3)
+    explanation = explain([f"t{i}" for i in range(tokens)], attention=attention)
     found = {
         name: np.array(values).swapaxes(0, 1) for name, values in computed(explanation).items()
     }

@@ -102,3 +102,17 @@ test("with the weights of one head in a layer, the flow is that of the other gra
   const network = new Network(graph).withLayer(3, graph.withLayer(3, changed.attention[2]));
   assert.equal(network.value(3, 1, 4), new Network(changed).value(3, 1, 4));
 });
+
+test("work that was given up half way leaves nothing behind", () => {
+  const graph = graphOf(randomLayers(4, 40, 21), 0.2);
+  const head = graph.withLayer(3, graphOf(randomLayers(1, 40, 22)).attention[0]);
+  const network = new Network(graph);
+  const fresh = (of, layer, token) => new Network(of).value(layer, 5, token);
+  for (let token = 0; token < 40; token += 7) {
+    for (const used of [network, network.withLayer(3, head)]) used.traceSteps(3, 9, token).next();
+    assert.equal(network.value(4, 5, token), fresh(graph, 4, token));
+    network.traceSteps(3, 1, token).next();
+    assert.equal(network.withLayer(3, head).value(3, 5, token), fresh(head, 3, token));
+    assert.equal(network.value(3, 5, token), fresh(graph, 3, token));
+  }
+});
