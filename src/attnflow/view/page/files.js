@@ -108,10 +108,10 @@ export const filesPart = {
   print(on) {
     this.printing = on;
     this.root.classList.toggle("printing", on);
-    clearTimeout(this.timers?.resize);
+    this.callOff("resize");
     this.show();
     if (on && this.graphBox) {
-      clearTimeout(this.timers?.cut);
+      this.callOff("cut");
       const sink = this.state.method === "flow" ? this.sink : null;
       const { layer, position, head } = this.state;
       if (sink !== null) this.cut = finish(this.numbers.cutSteps(layer, position, sink, head));

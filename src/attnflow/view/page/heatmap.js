@@ -24,7 +24,12 @@ export const heatmapPart = {
       },
       this.heatSpace,
     );
-    this.listen(this.heat, "scroll", () => this.later("scroll", () => this.drawHeat()));
+    this.listen(this.heat, "scroll", () => {
+      this.later("scroll", () => {
+        this.measureHeat();
+        this.drawHeat();
+      });
+    });
     this.listen(this.heat, "pointermove", (event) => this.hoverHeat(event));
     this.listen(this.heat, "pointerleave", () => this.hideTip());
     this.listen(this.heat, "click", (event) => {
@@ -72,17 +77,27 @@ export const heatmapPart = {
     );
   },
 
+  // What drawHeat needs to know of its place.
+  measureHeat() {
+    const { clientWidth: width, clientHeight: height, scrollTop: scrolled } = this.heat;
+    this.heatPlace = { width, height, scrolled };
+  },
+
   drawHeat() {
     const { numbers } = this;
     const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
-    const width = this.heat.clientWidth;
+    const { width } = this.heatPlace;
     if (width === 0) return;
     const layout = heatLayout(width, this.layers, methods, this.labelWidth);
     this.heatLayout = layout;
     const total = numbers.tokens * layout.row;
-    this.heatSpace.style.height = `${total}px`;
-    const visible = this.printing ? total : Math.min(total, this.heat.clientHeight || 560);
-    const first = this.printing ? 0 : Math.floor(this.heat.scrollTop / layout.row);
+    if (this.heatSpace.style.height !== `${total}px`) {
+      this.heatSpace.style.height = `${total}px`;
+      this.measureHeat();
+    }
+    const { height, scrolled } = this.heatPlace;
+    const visible = this.printing ? total : Math.min(total, height || 560);
+    const first = this.printing ? 0 : Math.floor(scrolled / layout.row);
     const last = Math.min(numbers.tokens, first + Math.ceil(visible / layout.row) + 1);
     const rows = Array.from({ length: last - first }, (_, i) => first + i);
     const shared = {
@@ -94,7 +109,7 @@ export const heatmapPart = {
       fit: this.fit,
       rowScores: (method, layer) => this.knownScores(method, layer),
     };
-    const offset = this.printing ? 0 : this.heat.scrollTop - first * layout.row;
+    const offset = this.printing ? 0 : scrolled - first * layout.row;
     this.paintCanvas(this.heatCanvas, layout.width, visible, -offset, heatScene({ ...shared, rows }).shapes);
     const head = heatScene({ ...shared, rows: [], head: true });
     this.paintCanvas(this.heatHead, layout.width, layout.head, 0, head.shapes);

@@ -7,6 +7,32 @@ import { readTrace, uniformAttention } from "./trace.js";
 // How long to compute at a stretch, in milliseconds, before the page may do something else.
 const SLICE = 10;
 
+/**
+ * Do something once what has changed is seen: after the next frame, or soon in a window that has
+ * none. Returns a function that calls it off.
+ */
+export function afterFrame(work) {
+  let timer = 0;
+  let frame = 0;
+  const stop = () => {
+    clearTimeout(timer);
+    globalThis.cancelAnimationFrame?.(frame);
+  };
+  const run = () => {
+    stop();
+    work();
+  };
+  const frames = typeof globalThis.requestAnimationFrame === "function";
+  if (frames) {
+    frame = requestAnimationFrame(() => {
+      clearTimeout(timer);
+      timer = setTimeout(run, 0);
+    });
+  }
+  timer = setTimeout(run, frames ? 100 : 0);
+  return stop;
+}
+
 /** What a page shows: the scores that were saved, and those that follow from the trace. */
 export class Numbers {
   static async read(data) {
@@ -35,6 +61,8 @@ export class Numbers {
       ? new Graph(trace.attention, trace.residual, trace.tokens, this.encoder)
       : null;
     this.causal = trace ? isCausal(trace.attention, trace.tokens, this.encoder) : false;
+    // In a small graph everything is known before anybody could notice that it was not.
+    this.small = this.tokens * this.tokens * (this.graph?.layers ?? 0) < 2e5;
     this.network = null;
     this.uniform = null;
     this.rows = new Map();
@@ -138,8 +166,7 @@ export class Numbers {
 
   /** Return scores as far as they are known at once: null where it takes long to compute them. */
   knownScores(method, layer, position, head = -1) {
-    const quick = method === "raw" || this.tokens * this.tokens * (this.graph?.layers ?? 0) < 2e5;
-    if (quick) return this.scores(method, layer, position, head);
+    if (method === "raw" || this.small) return this.scores(method, layer, position, head);
     if (method === "flow") return this.scores(method, layer, position, head);
     return this.rows.get(key(method, layer, position, head)) ?? null;
   }
@@ -223,14 +250,14 @@ export class Numbers {
 
   /**
    * Compute the rollouts and flows of a position in the background, in the order of the layers
-   * given, and call done after all rollouts and after the flows of each layer. Any other such work
-   * is given up.
+   * given, and call done after all rollouts, with 0, and after the flows of each layer. Those of the
+   * first layer come before the rollouts if flowFirst. Any other such work is given up.
    */
-  computeFlows(position, layers, head, done) {
+  computeFlows(position, layers, head, done, flowFirst = false) {
     this.stop();
     if (!this.trace) return;
-    const work = this.flowWork(position, layers, head, done);
-    const job = { timer: 0 };
+    const work = this.flowWork(position, layers, head, done, flowFirst);
+    const job = { stop: null };
     const run = () => {
       const until = performance.now() + SLICE;
       while (performance.now() < until) {
@@ -239,24 +266,30 @@ export class Numbers {
           return;
         }
       }
-      job.timer = setTimeout(run, 0);
+      const timer = setTimeout(run, 0);
+      job.stop = () => clearTimeout(timer);
     };
     this.job = job;
-    job.timer = setTimeout(run, 0);
+    job.stop = afterFrame(run);
   }
 
   /** Give up what is being computed. */
   stop() {
-    if (this.job) clearTimeout(this.job.timer);
+    this.job?.stop();
     this.job = null;
   }
 
-  *flowWork(position, layers, head, done) {
+  *flowWork(position, layers, head, done, flowFirst = false) {
+    if (flowFirst) yield* this.flowLayers(position, layers.slice(0, 1), head, done);
     for (const layer of layers) {
       this.scores("rollout", layer, position, head);
       yield;
     }
     done(0);
+    yield* this.flowLayers(position, layers, head, done);
+  }
+
+  *flowLayers(position, layers, head, done) {
     for (const layer of layers) {
       if (this.scores("flow", layer, position, head)) continue;
       const network = this.networkOf(layer, head, this.background);

@@ -4,7 +4,7 @@
 import { THEMES, controlsPart } from "./controls.js";
 import { filesPart } from "./files.js";
 import { heatmapPart } from "./heatmap.js";
-import { Numbers } from "./numbers.js";
+import { Numbers, afterFrame } from "./numbers.js";
 import { IMAGE, TEXT, highest, howToRead, quote } from "./prose.js";
 import { fitter } from "./scene.js";
 import { readPicture, textPart } from "./text.js";
@@ -46,6 +46,8 @@ class Page {
     this.fit = fitter(this.document);
     this.labelWidth = this.fit.widest(numbers.labels, 12.5, 700);
     this.leave = new AbortController();
+    this.waiting = {};
+    this.arrived = new Set();
     this.things = data.explanation.grid ? IMAGE : TEXT;
     this.themeChoice = THEMES.includes(options.theme) ? options.theme : "auto";
     this.darkScheme = this.window.matchMedia("(prefers-color-scheme: dark)");
@@ -147,7 +149,7 @@ class Page {
     );
     this.root.dataset.theme = this.themeChoice;
     this.listen(this.darkScheme, "change", () => this.show());
-    this.listen(this.window, "resize", () => this.later("resize", () => this.show()));
+    this.listen(this.window, "resize", () => this.later("resize", () => this.show(), 60));
     this.listen(this.window, "beforeprint", () => this.print(true));
     this.listen(this.window, "afterprint", () => this.print(false));
   }
@@ -161,10 +163,22 @@ class Page {
     target.addEventListener(name, handler, { signal: this.leave.signal });
   }
 
-  later(name, work) {
-    this.timers ??= {};
-    clearTimeout(this.timers[name]);
-    this.timers[name] = setTimeout(work, name === "resize" ? 60 : 0);
+  // Do something in a moment, in the place of what else was to be done under the name.
+  later(name, work, wait = 0) {
+    this.callOff(name);
+    const timer = setTimeout(work, wait);
+    this.waiting[name] = () => clearTimeout(timer);
+  }
+
+  // The same, once what has changed is seen.
+  afterFrame(name, work) {
+    this.callOff(name);
+    this.waiting[name] = afterFrame(work);
+  }
+
+  callOff(name) {
+    this.waiting[name]?.();
+    delete this.waiting[name];
   }
 
   /** Change some of the state; what is not valid is left as it is. */
@@ -247,6 +261,8 @@ class Page {
 
   show() {
     const { numbers, state } = this;
+    // Before anything changes: afterwards the browser would have to lay out all that did.
+    this.measureHeat();
     this.applyTheme();
     this.showFlows();
     this.drawControls();
@@ -284,9 +300,14 @@ class Page {
       .filter(missing);
     numbers.stop();
     if (layers.length === 0) return;
-    numbers.computeFlows(state.position, layers, state.head, (layer) => {
-      this.later("flows", () => this.flowsArrived(layer));
-    });
+    this.arrived.clear();
+    const arrive = (layer) => {
+      this.arrived.add(layer);
+      // What is looked at comes at once, and the rest not oftener than the eye can follow.
+      const wait = this.arrived.has(this.state.layer) ? 0 : 80;
+      if (wait === 0 || !this.waiting.flows) this.later("flows", () => this.flowsArrived(), wait);
+    };
+    numbers.computeFlows(state.position, layers, state.head, arrive, state.method === "flow");
   }
 
   allKnown() {
@@ -299,22 +320,35 @@ class Page {
   }
 
   flowsArrived() {
+    const { state, numbers } = this;
+    this.callOff("flows");
+    this.measureHeat();
     this.drawHeat();
-    this.drawFindings();
-    if (this.state.method === "flow") this.drawText();
-    if (this.state.token === null && this.state.method === "flow" && !this.cut) this.drawGraphSoon();
-    this.drawTable();
-    this.root.dataset.flow = this.numbers.job ? "computing" : "done";
+    if (this.arrived.has(state.layer)) {
+      this.drawFindings();
+      this.drawTable();
+      if (state.method === "flow") {
+        this.drawText();
+        if (!this.cut && !this.waiting.cut) this.drawGraphSoon();
+      }
+    } else this.drawSaturation();
+    this.arrived.clear();
+    this.root.dataset.flow = numbers.job ? "computing" : "done";
   }
 
-  // The token whose flow is drawn: the one chosen, or the one most comes from.
+  // The token whose flow is drawn: the one chosen, or the one most comes from. In a large graph that
+  // takes a while to find out, and the one that rollout names is drawn.
   get sink() {
-    const { state, counted } = this;
+    const { state, numbers, counted } = this;
     if (state.token !== null) return state.token;
-    const scores = this.scores("flow");
-    const [best] = scores ? highest(scores, counted, 1) : [];
-    if (best !== undefined) return best;
-    return scores ? (highest(scores, scores.map(() => true), 1)[0] ?? null) : null;
+    const name = [state.layer, state.position, state.head, state.special].join(" ");
+    if (this.traced?.name === name) return this.traced.token;
+    const scores = this.scores("flow") ?? (numbers.small ? null : this.scores("rollout"));
+    if (!scores) return null;
+    const [best] = highest(scores, counted, 1);
+    const token = best ?? highest(scores, scores.map(() => true), 1)[0] ?? null;
+    this.traced = { name, token };
+    return token;
   }
 
   showTip(event, text) {
@@ -335,7 +369,7 @@ class Page {
   destroy() {
     this.numbers.stop();
     this.leave.abort();
-    for (const timer of Object.values(this.timers ?? {})) clearTimeout(timer);
+    for (const name of Object.keys(this.waiting)) this.callOff(name);
     this.root.replaceChildren();
     this.root.classList.remove("attnflow", "printing");
   }

@@ -58,7 +58,13 @@ export const tracingPart = {
     this.cut = null;
     const sink = this.state.method === "flow" ? this.sink : null;
     if (sink === null) {
-      this.later("cut", () => this.drawGraph());
+      this.afterFrame("cut", () => {
+        this.callOff("cut");
+        const flow = this.state.method === "flow";
+        if (flow && this.sink !== null) this.drawGraphSoon();
+        // A graph without its flow would be gone before it is seen.
+        else if (!flow || !this.graph || this.scores("flow") || !this.numbers.job) this.drawGraph();
+      });
       return;
     }
     const { layer, position, head } = this.state;
@@ -68,13 +74,14 @@ export const tracingPart = {
       while (performance.now() < until) {
         const { done, value } = work.next();
         if (!done) continue;
+        this.callOff("cut");
         this.cut = value;
         this.drawGraph();
         return;
       }
       this.later("cut", run);
     };
-    this.later("cut", run);
+    this.afterFrame("cut", run);
   },
 
   drawGraph() {

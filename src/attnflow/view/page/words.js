@@ -79,6 +79,10 @@ export const wordsPart = {
           ),
         ),
     );
+    this.drawSaturation();
+  },
+
+  drawSaturation() {
     this.saturation.textContent = this.saturationWords();
     this.saturation.hidden = this.saturation.textContent === "";
   },
