@@ -7,7 +7,13 @@ import pytest
 import transformers
 from scipy.stats import rankdata, spearmanr
 
-from attnflow import Explainer, saturation
+from attnflow import (
+    Explainer,
+    attention_flow,
+    attention_rollout,
+    raw_attention,
+    saturation,
+)
 from attnflow.capture import capture
 from attnflow.cli import main
 from attnflow.errors import DataError, ModelError
@@ -70,6 +76,26 @@ def test_heads_are_those_of_the_papers_appendix(verb):
         assert cell["ci"][0] <= cell["mean"] <= cell["ci"][1]
 
 
+def test_heads_are_compared_with_the_mean_of_their_layers_heads(verb):
+    found = heads(verb, TEXTS, samples=50)
+    for place, method in enumerate(("raw", "rollout", "flow")):
+        alone, fused = [], []
+        for text in TEXTS:
+            weights, reference = attention(verb, text), importance(verb, text)
+            mean = weights.mean(axis=1)
+            methods = (raw_attention, attention_rollout, attention_flow)
+            fused.append(spearmanr(methods[place](mean)[1, 0], reference).statistic)
+            scores = (weights[1, 3, 0], head_rollout(weights, 2, 3)[0], head_flow(weights, 2, 3)[0])
+            alone.append(spearmanr(scores[place], reference).statistic)
+        assert found["fused"][method][1]["mean"] == pytest.approx(np.mean(fused))
+        cell = found[method][1][3]
+        assert cell["difference"] == pytest.approx(np.mean(alone) - np.mean(fused))
+        low, high = cell["difference_ci"]
+        assert low <= cell["difference"] <= high
+        # Two texts have four ways to flip their signs, and 48 heads are compared.
+        assert cell["p_holm"] == 1.0
+
+
 def test_nothing_to_measure_is_told(verb):
     with pytest.raises(DataError, match="there is no text"):
         saturation_by_layer(verb, [])
@@ -88,6 +114,8 @@ def test_the_commands_print_and_save(experiment, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == 2
     assert json.loads((tmp_path / "x.json").read_text()) == found
+    assert main(["paper", experiment, "--data", str(data), "--limit", "1", "--json"]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert main([*arguments, "--output", "x.txt"]) == 1
     assert "--output must end in .json or .png" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import OptionError
+from attnflow.evaluate.evaluation import _defined
 from attnflow.evaluate.texts import read_texts
 from attnflow.files import write_whole
 from attnflow.paper import checkpoint
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 ENDINGS = (".json", ".png", ".svg", ".pdf")
+METHODS = ("raw", "rollout", "flow")
 
 Progress = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
@@ -42,7 +44,7 @@ def add_heads(parser: argparse.ArgumentParser) -> None:
 
 def add_script3(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``attnflow paper script3``."""
-    _add(parser, 100, model="a classifier fine-tuned on SST-2, as by attnflow paper train-sst2")
+    _add(parser, 100, needed="a classifier fine-tuned on SST-2, as by attnflow paper train-sst2")
 
 
 def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
@@ -54,7 +56,7 @@ def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
         found = saturation_by_layer(explainer, texts, progress=show)
     _write(args, found, _saturation_figure)
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(_json(found))
         return 0
     print(f"{found['count']:,} texts, means over texts; {explainer.name}")
     print(f"{'layer':>5}  {'pairs saturated':>15}  {'of the position':>15}  {'spread':>7}")
@@ -74,22 +76,32 @@ def run_heads(args: argparse.Namespace, progress: Progress) -> int:
         found = heads(explainer, texts, progress=show)
     _write(args, found, _heads_figure)
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(_json(found))
         return 0
     print(f"{found['count']:,} texts; mean Spearman correlation with blank-out; {explainer.name}")
-    for method in ("raw", "rollout", "flow"):
+    for method in METHODS:
         layers = found[method]
         print(f"\n{method}")
-        print("layer" + "".join(f"{f'head {head}':>9}" for head in range(len(layers[0]))))
+        names = [*(f"head {head}" for head in range(len(layers[0]))), "mean of heads"]
+        print("layer" + "".join(f"{name:>{len(name) + 3}}" for name in names))
         for layer, row in enumerate(layers, start=1):
-            print(f"{layer:>5}" + "".join(f"{cell['mean']:>9.2f}" for cell in row))
+            cells = [*row, found["fused"][method][layer - 1]]
+            print(
+                f"{layer:>5}"
+                + "".join(
+                    f"{cell['mean']:>{len(name) + 3}.2f}"
+                    for name, cell in zip(names, cells, strict=True)
+                )
+            )
+        for line in _surer(layers):
+            print(line)
     return 0
 
 
 def run_script3(args: argparse.Namespace, progress: Progress) -> int:
     """Make Table 3 as the authors' script does, and change that one thing at a time."""
     explainer, texts = _ready(args)
-    from attnflow.paper.script import METHODS, REFERENCES, VARIANTS, as_scripted
+    from attnflow.paper.script import REFERENCES, VARIANTS, as_scripted
     from attnflow.paper.tables import TABLES
 
     with progress("script") as show:
@@ -118,12 +130,35 @@ def run_script3(args: argparse.Namespace, progress: Progress) -> int:
     return 0
 
 
-def _add(
-    parser: argparse.ArgumentParser,
-    limit: int,
-    model: str = "any text model (default: the one that ships with attnflow)",
-) -> None:
-    parser.add_argument("--model", required="default" not in model, help=model)
+def _surer(layers: list[list[dict[str, Any]]]) -> list[str]:
+    """Say which heads agree better than the mean of their layer's heads, and how many worse."""
+    sure = [
+        (layer, head, cell)
+        for layer, row in enumerate(layers, start=1)
+        for head, cell in enumerate(row)
+        if cell["p_holm"] <= 0.05
+    ]
+    better = sorted(
+        (one for one in sure if one[2]["difference"] > 0), key=lambda one: -one[2]["difference"]
+    )
+    worse = len(sure) - len(better)
+    count = sum(len(row) for row in layers)
+    lines = [
+        f"better than the mean of their layer's heads (p <= .05 after Holm's correction): "
+        f"{len(better)} of {count}; worse: {worse}"
+    ]
+    for layer, head, cell in better:
+        low, high = cell["difference_ci"]
+        lines.append(
+            f"  layer {layer} head {head}: {cell['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
+        )
+    return lines
+
+
+def _add(parser: argparse.ArgumentParser, limit: int, *, needed: str | None = None) -> None:
+    """Add the options that all have; `needed` describes a model that has to be given."""
+    usual = "any text model (default: the one that ships with attnflow)"
+    parser.add_argument("--model", required=needed is not None, help=needed or usual)
     parser.add_argument(
         "--data", type=Path, required=True, help="a file of texts, as attnflow evaluate takes them"
     )
@@ -164,12 +199,17 @@ def _write(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any]
         return
     ending = args.output.suffix.lower()
     if ending == ".json":
-        write_whole(args.output, json.dumps(found, indent=1) + "\n")
+        write_whole(args.output, _json(found) + "\n")
     else:
         from attnflow.view import theme
 
         write_whole(args.output, theme.content(draw(found), ending))
     print(f"saved {args.output}", file=sys.stderr)
+
+
+def _json(found: dict[str, Any]) -> str:
+    # Some numbers, such as the interval of a single text, are not defined.
+    return json.dumps(_defined(found), allow_nan=False, indent=1)
 
 
 def _saturation_figure(found: dict[str, Any]) -> Any:
@@ -192,23 +232,28 @@ def _script3_figure(found: dict[str, Any]) -> Any:
 def _heads_figure(found: dict[str, Any]) -> Any:
     from attnflow.view import theme
 
-    methods = ("raw", "rollout", "flow")
-    layers, count = len(found["raw"]), len(found["raw"][0])
+    layers, count = len(found["raw"]), len(found["raw"][0]) + 1
     figure = theme.new_figure(min(11.0, 1.4 + 1.05 * count), 0.9 + 0.3 * layers)
-    for ax, method in zip(figure.subplots(1, 3, sharey=True), methods, strict=True):
-        means = [[cell["mean"] for cell in row] for row in found[method]]
+    for ax, method in zip(figure.subplots(1, 3, sharey=True), METHODS, strict=True):
+        means = [
+            [cell["mean"] for cell in (*row, fused)]
+            for row, fused in zip(found[method], found["fused"][method], strict=True)
+        ]
         # Red and blue of equal lightness would be one grey: this scale is dark at +1, light at -1.
         image = ax.imshow(means, cmap=theme.scale(), vmin=-1, vmax=1, origin="lower", aspect="auto")
         theme.dress(ax)
         theme.set_title(ax, method)
-        theme.set_ticks(ax.xaxis, range(count), [str(head) for head in range(count)])
+        ax.axvline(count - 1.5, color="white", linewidth=2.0)
+        names = [*(str(head) for head in range(count - 1)), "all"]
+        theme.set_ticks(ax.xaxis, range(count), names)
         theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
         theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
         for row in range(layers):
             for head in range(count):
                 share = (means[row][head] + 1) / 2
                 text = ax.text(head, row, " ", ha="center", va="center")
-                digits = f"{means[row][head]:.2f}".replace("0.", ".")
+                # A zero has no sign to a reader.
+                digits = f"{round(means[row][head], 2) + 0.0:.2f}".replace("0.", ".")
                 theme.put_text(text, digits, 5.5, color=theme.readable(share))
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.9, aspect=20, pad=0.01)
     bar.ax.tick_params(labelsize=theme.SMALL_SIZE, length=2)

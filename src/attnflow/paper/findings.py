@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from attnflow.correlation import spearman
 from attnflow.errors import DataError, ModelError
-from attnflow.evaluate.significance import bootstrap_interval
+from attnflow.evaluate.significance import bootstrap_interval, holm, sign_flip_test
 from attnflow.flow import attention_flow, flow_bound, head_flow
 from attnflow.graph import AttentionGraph
-from attnflow.rollout import head_rollout
+from attnflow.rollout import attention_rollout, head_rollout
 
 if TYPE_CHECKING:
     from attnflow.explain import Explainer
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["heads", "saturation_by_layer"]
 
 Progress = Callable[[int, int], object]
+
+_METHODS = ("raw", "rollout", "flow")
 
 
 def saturation_by_layer(
@@ -71,6 +73,7 @@ def heads(
     texts: Sequence[str],
     *,
     samples: int = 2000,
+    permutations: int = 9999,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -80,13 +83,17 @@ def heads(
         explainer: The model.
         texts: The texts.
         samples: How often texts are drawn for a confidence interval.
-        seed: Of the drawing.
+        permutations: How often signs are flipped for a p-value.
+        seed: Where random numbers start.
         progress: Called with how many texts are done, and how many there are.
 
     Returns:
         "raw", "rollout" and "flow", each a list over the layers of lists over the heads of {"mean",
         "std", "ci"}: Spearman's correlation of the explained position's scores with blank-out, all
-        tokens scored. And "count", how many texts there were.
+        tokens scored. "difference" is how much more than the mean of the layer's heads a head has,
+        text by text, with its "difference_ci" and the "p_holm" of a sign-flip test, corrected over
+        all heads of a method. "fused" has the same for the mean of the heads, a list over the
+        layers for each method. And "count", how many texts there were.
 
     Raises:
         DataError: If there is no text.
@@ -99,35 +106,58 @@ def heads(
         attention, position = _attention(explainer, text, None)
         reference = importance(explainer, text)
         layers, count = attention.shape[:2]
-        scores = np.empty((3, layers, count, len(reference)))
+        scores = np.empty((len(_METHODS), layers, count + 1, len(reference)))
         for layer in range(layers):
             for head in range(count):
                 above = attention, layer + 1, head
                 scores[0, layer, head] = attention[layer, head, position]
                 scores[1, layer, head] = head_rollout(*above, positions=[position])[0]
                 scores[2, layer, head] = head_flow(*above, positions=[position])[0]
+        fused = AttentionGraph(attention)
+        scores[0, :, -1] = fused.attention[:, position]
+        scores[1, :, -1] = attention_rollout(fused, positions=[position])[:, 0]
+        scores[2, :, -1] = attention_flow(fused, positions=[position])[:, 0]
         rows.append(spearman(scores, reference))
         if progress is not None:
             progress(index + 1, len(texts))
     values = np.array(rows)
     if np.isnan(values).all():
         raise DataError("no text has two tokens that matter differently; nothing can be compared")
+    differences = values[..., :-1] - values[..., -1:]
     intervals = bootstrap_interval(values, samples=samples, seed=seed)
     means, spreads = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
+    more = np.nanmean(differences, axis=0)
+    between = bootstrap_interval(differences, samples=samples, seed=seed)
+    chances = sign_flip_test(differences, permutations=permutations, seed=seed)
+    corrected = [holm(chances[place]) for place in range(len(_METHODS))]
+
+    def cell(method: int, layer: int, head: int) -> dict[str, Any]:
+        return {
+            "mean": float(means[method, layer, head]),
+            "std": float(spreads[method, layer, head]),
+            "ci": [float(end) for end in intervals[:, method, layer, head]],
+        }
+
+    def compared(method: int, layer: int, head: int) -> dict[str, Any]:
+        return {
+            **cell(method, layer, head),
+            "difference": float(more[method, layer, head]),
+            "difference_ci": [float(end) for end in between[:, method, layer, head]],
+            "p_holm": float(corrected[method][layer, head]),
+        }
+
+    _, layers, columns = means.shape
     return {
         **{
-            method: [
-                [
-                    {
-                        "mean": float(means[place, layer, head]),
-                        "std": float(spreads[place, layer, head]),
-                        "ci": [float(end) for end in intervals[:, place, layer, head]],
-                    }
-                    for head in range(values.shape[3])
-                ]
-                for layer in range(values.shape[2])
+            name: [
+                [compared(method, layer, head) for head in range(columns - 1)]
+                for layer in range(layers)
             ]
-            for place, method in enumerate(("raw", "rollout", "flow"))
+            for method, name in enumerate(_METHODS)
+        },
+        "fused": {
+            name: [cell(method, layer, columns - 1) for layer in range(layers)]
+            for method, name in enumerate(_METHODS)
         },
         "count": len(texts),
     }
