@@ -150,8 +150,11 @@ def test_the_command_prints_json_with_ours_and_the_papers(saved, capsys):
     found = json.loads(capsys.readouterr().out)
     for part in (found, found["without_special_tokens"]):
         for method in METHODS:
-            assert [row["layer"] for row in part[method]] == [1, 2, 3, 4, 5, 6]
-            assert all({"mean", "std", "ci"} <= set(row) for row in part[method])
+            assert len(part[method]) == 6
+            assert all(set(row) == {"mean", "std", "ci"} for row in part[method])
+    assert found["without_special_tokens"].keys() == set(METHODS)
+    assert found["layers"] == [1, 2, 3, 4, 5, 6]
+    assert found["defined"]["with_special_tokens"] == {method: [3] * 6 for method in METHODS}
     assert found["count"] == 3
     assert found["paper"]["raw"][0] == {"layer": 1, "mean": 0.69, "std": 0.27}
     raw = [row["mean"] for row in found["without_special_tokens"]["raw"]]

@@ -104,7 +104,13 @@ def test_lines_that_are_skipped_are_counted(data, model, tmp_path, capsys):
     assert main([*arguments, "--on-error", "skip"]) == 0
     said = capsys.readouterr()
     assert "line 2: there is no tab" in said.err
-    assert "1 lines could not be read and were skipped" in said.out
+    assert "attnflow: 1 line was skipped" in said.err
+    for command in (["paper", "table1"], ["paper", "accuracy"]):
+        more = ["--model", str(model), "--data", str(path), "--on-error", "skip", "--json"]
+        assert main([*command, *more]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["count"] == 1
+        assert "attnflow: 1 line was skipped" in said.err
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ def test_a_masked_model_of_reactions_is_asked_for_the_atom_that_is_missing(alber
         shown = explainer.explain(found.text, method=method)
         places = [shown.tokens.index("Cl"), shown.tokens.index("Br")]
         np.testing.assert_allclose(scores, shown.layer_scores[:, places])
+    bars, *maps = figure4(explainer, [sentence]).axes
+    assert [bar.get_height() for bar in bars.patches] == pytest.approx(found.relative)
+    # All twelve layers of both referents.
+    assert [ax.get_images()[0].get_array().shape for ax in maps] == [(12, 2)] * 3
 
 
 def test_a_causal_model_gives_a_woman_her_pronoun(smollm):

@@ -216,9 +216,10 @@ def _sentences(
     if not data.is_file():
         raise OptionError(f"--data {data} is not a file")
     read = read_sst2 if kind == "sst2" else read_agreement
-    rows = read(data, limit=args.limit, on_error=args.on_error)
-    # The classes of a sentiment model have names of all kinds, but always this order.
-    return [(row.text, int(row.label) if kind == "sst2" else row.label) for row in rows]
+    with training.faults_told(args.on_error) as on_error:
+        rows = read(data, limit=args.limit, on_error=on_error)
+        # The classes of a sentiment model have names of all kinds, but always this order.
+        return [(row.text, int(row.label) if kind == "sst2" else row.label) for row in rows]
 
 
 def _table_contents(table: "Table", paths: Sequence[Path]) -> dict[Path, str | bytes]:
@@ -232,7 +233,7 @@ def _table_contents(table: "Table", paths: Sequence[Path]) -> dict[Path, str | b
         path: made[path.suffix.lower()]() for path in paths if path.suffix.lower() in made
     }
     drawn = [path for path in paths if path not in contents]
-    return contents | (_pictures(table.plot()[0], drawn) if drawn else {})
+    return contents | (_pictures(table.draw(), drawn) if drawn else {})
 
 
 # ---- Figures -------------------------------------------------------------------------------------
@@ -367,7 +368,7 @@ def _pictures(figure: Any, paths: Sequence[Path]) -> dict[Path, str | bytes]:
 
 
 class _Part(NamedTuple):
-    """One table or figure of ``attnflow paper all``."""
+    """The accuracy, or one table or figure, of ``attnflow paper all``."""
 
     name: str
     model: str | None
@@ -379,7 +380,9 @@ def _add_all(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", help="a verb-number model (default: the one that ships with attnflow)"
     )
-    parser.add_argument("--data", type=Path, help="verb-number sentences, for tables 1 and 2")
+    parser.add_argument(
+        "--data", type=Path, help="verb-number sentences, for the accuracy and tables 1 and 2"
+    )
     parser.add_argument("--sst2-model", help="a classifier fine-tuned on SST-2, for table 3")
     parser.add_argument("--sst2-data", type=Path, help="SST-2's dev.tsv, for table 3")
     parser.add_argument("--language-model", help="a masked or causal model, for figure 4")
@@ -421,6 +424,8 @@ def _run_all(args: argparse.Namespace) -> int:
         print(f"{part.name:<8} {status}{about}", file=sys.stderr)
     if args.json:
         print(_json(done))
+    else:
+        print(f"what was made is in {args.output}")
     return int(any(result["status"] == "failed" for result in done))
 
 
@@ -433,6 +438,7 @@ def _parts(args: argparse.Namespace) -> list[_Part]:
         sst2 = f"give --sst2-data; {WHERE['sst2']}"
     language = "" if args.language_model else "give --language-model"
     return [
+        _Part("accuracy", args.model, args.data, agreement),
         *(_Part(f"figure{number}", args.model, None, "") for number in (1, 2, 3)),
         _Part("figure4", args.language_model, None, language),
         _Part("table1", args.model, args.data, agreement),
@@ -442,17 +448,16 @@ def _parts(args: argparse.Namespace) -> list[_Part]:
 
 
 def _run_part(part: _Part, args: argparse.Namespace) -> dict[str, Any]:
-    """Make one table or figure, unless it is there."""
+    """Make one part, unless it is there."""
     result: dict[str, Any] = {"name": part.name, "status": "left out", "reason": part.missing}
     if part.missing:
         return {**result, "files": []}
     folder: Path = args.output
-    number = int(part.name[-1])
-    table = part.name.startswith("table")
-    endings = TABLE_ENDINGS if table else FIGURE_ENDINGS
+    kind = part.name.rstrip("1234")
+    endings = {"accuracy": (".json",), "table": TABLE_ENDINGS, "figure": FIGURE_ENDINGS}[kind]
     files = [folder / f"{part.name}{ending}" for ending in endings if ending != ".svg"]
     chosen = argparse.Namespace(**vars(args))
-    chosen.limit = args.sst2_limit if number == 3 and table else args.limit
+    chosen.limit = args.sst2_limit if part.name == "table3" else args.limit
     chosen.model, chosen.text, chosen.referents = part.model, None, None
     chosen.answers, chosen.receptive_field = ["his", "her"], "auto"
     recipe = _recipe(part, chosen)
@@ -461,17 +466,22 @@ def _run_part(part: _Part, args: argparse.Namespace) -> dict[str, Any]:
         return {**result, "status": "was there", "reason": "", "files": [str(p) for p in files]}
     began = time.monotonic()
     try:
-        if table:
+        contents: dict[Path, str | bytes] = {}
+        if kind == "table":
             progress = folder / "progress"
             progress.mkdir(exist_ok=True)
             store = progress / f"{part.name}-{recipe}.jsonl"
-            made = _table(number, chosen, part.model, part.data, store)
+            made = _table(int(part.name[-1]), chosen, part.model, part.data, store)
             contents = _table_contents(made, files)
             numbers = made.to_dict()
-        else:
-            drawing = _figure(number, chosen)
+        elif kind == "figure":
+            drawing = _figure(int(part.name[-1]), chosen)
             contents = _figure_contents(drawing, files)
             numbers = drawing.data
+        else:
+            numbers = training.measure_accuracy(
+                chosen, part.model, [part.data] if part.data else []
+            )
     except AttnflowError as error:
         return {**result, "status": "failed", "reason": str(error), "files": []}
     contents[record] = _json({**numbers, "recipe": recipe}) + "\n"
@@ -679,7 +689,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda args: findings.run_script3(args, _progress),
     ),
     "all": Experiment(
-        "every table and figure for which there is a model and data",
+        "the accuracy, and every table and figure for which there is a model and data",
         "all --data numpred.val --output replication",
         _add_all,
         _run_all,

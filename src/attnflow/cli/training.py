@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -22,12 +22,15 @@ __all__ = [
     "add_accuracy",
     "add_train",
     "add_train_sst2",
+    "faults_told",
+    "measure_accuracy",
     "run_accuracy",
     "run_train",
     "run_train_sst2",
 ]
 
 _SECONDS_BETWEEN_LINES = 60.0
+_FAULTS_TOLD = 20
 
 RECIPE = {
     "epochs": (int, "epochs at most"),
@@ -123,6 +126,7 @@ def run_train(args: argparse.Namespace) -> int:
         + (f" and some of {data['drawn_from']:,} others" if data["drawn_from"] else "")
         + f", {len(report['curve'])} epochs, {report['seconds'] / 60:.1f} minutes"
     )
+    print("read: " + ", ".join(f"{name} {count:,}" for name, count in data["read"].items()))
     print(f"held out: {_accuracy_line(report['held_out'])}")
     for name, test in report["tests"].items():
         print(f"{name}: {_accuracy_line(test)}")
@@ -212,29 +216,42 @@ def add_accuracy(parser: argparse.ArgumentParser) -> None:
 def run_accuracy(args: argparse.Namespace) -> int:
     """Measure how often a model gives the verb its number."""
     _check_files(args.data)
-    limit = args.limit or None
-    skipped: list[Fault] = []
-    on_error = "raise" if args.on_error == "raise" else _telling(skipped)
-    rows = chain.from_iterable(
-        read_agreement(path, limit=limit, on_error=on_error) for path in args.data
-    )
-    _require_torch()
-    from attnflow.explain import Explainer
-    from attnflow.paper.accuracy import accuracy
-
-    explainer = Explainer.from_pretrained(args.model or checkpoint(), device=args.device)
-    with _counting("accuracy") as count:
-        found = accuracy(explainer.model, explainer.tokenizer, rows, count)
+    found = measure_accuracy(args, args.model, args.data)
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
     print(f"accuracy {_accuracy_line(found)}")
     for name, entry in found["by_attractors"].items():
         number = "attractors not known" if name == "unknown" else f"{name} attractors"
+        number = "1 attractor" if name == "1" else number
         print(f"  {number}: {entry['accuracy']:.4f} on {entry['count']:,}")
-    if skipped:
-        print(f"{len(skipped):,} lines could not be read and were skipped")
     return 0
+
+
+def measure_accuracy(
+    args: argparse.Namespace, model: str | None, paths: Sequence[Path]
+) -> dict[str, Any]:
+    """Measure the accuracy of a model on the first sentences of files.
+
+    Args:
+        args: The options `limit`, `on_error` and `device` of a command.
+        model: The model; None is the one that ships with attnflow.
+        paths: The files.
+
+    Returns:
+        What `attnflow.paper.accuracy.accuracy` returns.
+    """
+    with faults_told(args.on_error) as on_error:
+        rows = chain.from_iterable(
+            read_agreement(path, limit=args.limit or None, on_error=on_error) for path in paths
+        )
+        _require_torch()
+        from attnflow.explain import Explainer
+        from attnflow.paper.accuracy import accuracy
+
+        explainer = Explainer.from_pretrained(model or checkpoint(), device=args.device)
+        with _counting("accuracy") as count:
+            return accuracy(explainer.model, explainer.tokenizer, rows, count)
 
 
 # ---- What the commands share ---------------------------------------------------------------------
@@ -299,15 +316,31 @@ def _require_torch() -> None:
         )
 
 
-def _telling(skipped: list[Fault]) -> Callable[[Fault], None]:
+@contextmanager
+def faults_told(on_error: str) -> Iterator[str | Callable[[Fault], None]]:
+    """Give what readers take as `on_error`, which tells the faults and, in the end, counts them.
+
+    Args:
+        on_error: "raise", or "skip": then the first faults are told on standard error one by one,
+            and how many there were altogether.
+
+    Yields:
+        What to read with.
+    """
+    skipped = 0
+
     def tell(fault: Fault) -> None:
-        skipped.append(fault)
-        if len(skipped) <= 20:
+        nonlocal skipped
+        skipped += 1
+        if skipped <= _FAULTS_TOLD:
             print(f"attnflow: {fault} (skipped)", file=sys.stderr)
-        elif len(skipped) == 21:
+        elif skipped == _FAULTS_TOLD + 1:
             print("attnflow: more lines are skipped", file=sys.stderr)
 
-    return tell
+    yield tell if on_error == "skip" else on_error
+    if skipped:
+        lines = "1 line was" if skipped == 1 else f"{skipped:,} lines were"
+        print(f"attnflow: {lines} skipped", file=sys.stderr)
 
 
 @contextmanager
@@ -321,9 +354,15 @@ def _training(
         if not 1 <= args.threads <= 4 * (os.cpu_count() or 1):
             raise OptionError(f"--threads is {args.threads}; expected 1 to the number of cores")
         torch.set_num_threads(args.threads)
-    skipped: list[Fault] = []
+    from attnflow.paper.loop import has_state
+
+    if args.resume and not has_state(args.out):
+        print(
+            f"attnflow: nothing is saved in {args.out} yet; training starts from the beginning",
+            file=sys.stderr,
+        )
     begun = False
-    with _bar() as show:
+    with faults_told(args.on_error) as faults, _bar() as show:
 
         def progress(status: "Status") -> None:
             nonlocal begun
@@ -331,7 +370,7 @@ def _training(
             show(status)
 
         try:
-            yield progress, "raise" if args.on_error == "raise" else _telling(skipped)
+            yield progress, faults
         except KeyboardInterrupt:
             if begun:
                 print(
@@ -340,8 +379,6 @@ def _training(
                     file=sys.stderr,
                 )
             raise
-    if skipped:
-        print(f"attnflow: {len(skipped):,} lines were skipped", file=sys.stderr)
 
 
 @contextmanager

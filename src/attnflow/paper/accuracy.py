@@ -49,7 +49,7 @@ def accuracy(
         >>> accuracy(verb.model, verb.tokenizer, [keys])
         {'accuracy': 1.0, 'count': 1, 'by_attractors': {'1': {'accuracy': 1.0, 'count': 1}}}
     """
-    labels = {str(name): int(index) for name, index in model.config.label2id.items()}
+    labels = {str(name): int(index) for index, name in model.config.id2label.items()}
     missing = [label for label in ("VBZ", "VBP") if label not in labels]
     if missing:
         raise ModelError(

@@ -198,21 +198,30 @@ class Table(NamedTuple):
         """Return the table as what JSON can hold.
 
         Returns:
-            "raw", "rollout" and "flow", each a list over layers of "layer", "mean", "std" and "ci"
-            and how many sentences that is; the same under "without_special_tokens"; "baselines";
-            the paper's numbers under "paper"; and how the table was made. What is not defined,
-            such as the mean of no correlation, is None.
+            "raw", "rollout" and "flow", each a list over layers of "mean", "std" and "ci"; the same
+            three under "without_special_tokens"; "layers", and under "defined" of how many
+            sentences these are; "baselines"; the paper's numbers under "paper"; and how the table
+            was made. What is not defined, such as the mean of no correlation, is None.
         """
         measured = self.evaluation
-        result: dict[str, Any] = {method: self.rows(method) for method in METHODS}
-        result["without_special_tokens"] = {
-            method: self.rows(method, special_tokens=False) for method in METHODS
+
+        def numbers(name: str, special: bool) -> list[dict[str, Any]]:
+            rows = self.rows(name, special_tokens=special)
+            return [{key: row[key] for key in ("mean", "std", "ci")} for row in rows]
+
+        result: dict[str, Any] = {method: numbers(method, True) for method in METHODS}
+        result["without_special_tokens"] = {method: numbers(method, False) for method in METHODS}
+        result["layers"] = list(measured.layers)
+        sides = {"with_special_tokens": True, "without_special_tokens": False}
+        result["defined"] = {
+            side: {
+                method: [row["count"] for row in self.rows(method, special_tokens=special)]
+                for method in METHODS
+            }
+            for side, special in sides.items()
         }
         result["baselines"] = {
-            name: {
-                "with_special_tokens": self.rows(name)[0],
-                "without_special_tokens": self.rows(name, special_tokens=False)[0],
-            }
+            name: {side: numbers(name, special)[0] for side, special in sides.items()}
             for name in measured.baselines
         }
         result["paper"] = {
@@ -324,6 +333,8 @@ class Table(NamedTuple):
         rows = {
             name: self.rows(name, special_tokens=special_tokens)[0]["mean"]
             for name in self.evaluation.baselines
+            # The same line with the other sign.
+            if name != "position_reversed"
         }
         return correlation_over_layers(
             {name: curve for name, curve in curves.items() if curve},
@@ -332,6 +343,41 @@ class Table(NamedTuple):
             title=f"Table {self.setting.number}: {self.setting.task}, "
             f"{_REFERENCES[self.setting.reference]}",
         )
+
+    def draw(self) -> Figure:
+        """Draw the table twice: special tokens scored too, as in the paper, and left out.
+
+        Returns:
+            The figure, of two panels with one scale.
+
+        Raises:
+            MissingExtraError: If matplotlib is not installed.
+        """
+        from attnflow.view import theme
+
+        figure = theme.new_figure(10.4, 3.3)
+        left, right = figure.subplots(1, 2, sharey=True)
+        for ax, special, title in (
+            (left, True, "special tokens scored, as in the paper"),
+            (right, False, "special tokens left out"),
+        ):
+            self.plot(ax, special_tokens=special)
+            theme.set_title(ax, f"Table {self.setting.number}: {title}")
+        # The left panel has all curves of the right one, and the paper's.
+        handles, names = left.get_legend_handles_labels()
+        left.get_legend().remove()
+        right.get_legend().remove()
+        right.legend(
+            handles,
+            names,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.02),
+            frameon=False,
+            handlelength=2.6,
+            prop={"family": theme.FONT, "size": theme.TEXT_SIZE},
+        )
+        right.set_ylabel("")
+        return figure
 
     def caption(self) -> str:
         """Return what the table shows, in a sentence or two.
