@@ -263,9 +263,19 @@ def test_plain_text_is_divided_where_it_is_narrow_and_keeps_to_its_encoding(eval
 
 def test_tests_that_cannot_succeed_are_called_so(evaluation):
     # Of four texts there are 16 ways to flip the signs, and 36 tests.
-    text = render_plain(evaluation)
-    assert "No difference can be significant" in text
-    assert "or evaluate more texts." in " ".join(text.split())
+    text = " ".join(render_plain(evaluation).split())
+    assert "No difference between two methods can be significant" in text
+    assert "No difference from baselines can be significant" in text
+    assert "or evaluate more texts." in text
+
+
+def test_only_families_that_are_too_large_are_called_hopeless(decoder):  # noqa: F811
+    # Of eight texts there are 256 ways to flip the signs; 4 tests of receptive fields can succeed,
+    # and 40 against baselines cannot.
+    found = evaluate(decoder, TEXTS, receptive_field=(False, True), samples=100)
+    text = " ".join(render_plain(found).split())
+    assert "No difference from baselines can be significant" in text
+    assert "between two receptive fields" not in text
 
 
 def test_without_special_tokens_there_is_one_table(decoder):  # noqa: F811

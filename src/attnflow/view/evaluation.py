@@ -446,18 +446,26 @@ def _closing(evaluation: Evaluation) -> list[str]:
 
 
 def _hopeless(evaluation: Evaluation) -> list[str]:
-    """Say so if no p-value can be small enough to survive the correction."""
+    """Say of which differences no p-value can be small enough to survive the correction."""
     permutations, texts = evaluation.options["permutations"], len(evaluation.texts)
     exact = texts < 63 and 2**texts <= permutations + 1
     least = 2 / 2**texts if exact else 1 / (permutations + 1)
-    tests = max(len(evaluation.compare(over)) for over in COMPARISONS)
-    if least * tests <= 1 - evaluation.options["level"]:
-        return []
     cure = "evaluate more texts" if exact else "raise permutations"
-    return [
-        f"No difference can be significant: the smallest p-value there is, {least:.2g}, times the "
-        f"{tests} tests of a family is too much. Ask for fewer layers, or {cure}."
-    ]
+    lines = []
+    for over in COMPARISONS:
+        tests = len(evaluation.compare(over))
+        if least * tests > 1 - evaluation.options["level"]:
+            what = "from baselines" if over == "baseline" else f"between two {_several(over)}"
+            lines.append(
+                f"No difference {what} can be significant: the smallest p-value there is, "
+                f"{least:.2g}, times the {tests} tests of that family is too much. Ask for fewer "
+                f"layers, or {cure}."
+            )
+    return lines
+
+
+def _several(over: str) -> str:
+    return {"method": "methods", "edges": "kinds of edges"}.get(over, "receptive fields")
 
 
 def _texts(count: int) -> str:
