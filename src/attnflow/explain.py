@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -249,6 +248,8 @@ class Explainer:
         _require_hf()
         import transformers
 
+        from attnflow.capture.quiet import quiet
+
         valid = ("auto", *TASKS, *seq2seq.TASKS, *vision.TASKS)
         if task not in valid:
             raise OptionError(f"task is {task!r}; expected {', '.join(valid)}")
@@ -260,7 +261,7 @@ class Explainer:
         if path.suffix == ".gguf" and path.is_file():
             name, source["gguf_file"] = str(path.parent), path.name
         try:
-            with _quiet(transformers):
+            with quiet():
                 _register_own(path)
                 config = transformers.AutoConfig.from_pretrained(name, **source)
                 kind: Any = vision.model_class(config, task)
@@ -1279,25 +1280,6 @@ def _dtype(dtype: Any, device: Any) -> Any:
             f"dtype is {dtype!r}; expected 'auto' or a dtype such as 'float32' or 'bfloat16'"
         )
     return found
-
-
-class _quiet:
-    """Keeps transformers' advice off the screen, and its loading bars where nobody watches."""
-
-    def __init__(self, transformers: Any) -> None:
-        self._logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self._verbosity = self._logging.get_verbosity()
-        self._bars = self._logging.is_progress_bar_enabled()
-        self._logging.set_verbosity_error()
-        if not sys.stderr.isatty():
-            self._logging.disable_progress_bar()
-
-    def __exit__(self, *error: object) -> None:
-        self._logging.set_verbosity(self._verbosity)
-        if self._bars:
-            self._logging.enable_progress_bar()
 
 
 def _loading_failed(name: str, path: Path, error: Exception, allow_pickle: bool) -> str:

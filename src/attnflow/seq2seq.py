@@ -10,7 +10,6 @@ Importing this module needs NumPy only; running a model needs torch and transfor
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -593,6 +592,7 @@ def _write(parts: _Parts, pair: _Pair, max_new_tokens: int) -> list[int]:
     import torch
 
     from attnflow.capture.borrow import borrowed
+    from attnflow.capture.quiet import quiet
 
     model = parts.model
     options: dict[str, Any] = {
@@ -607,23 +607,10 @@ def _write(parts: _Parts, pair: _Pair, max_new_tokens: int) -> list[int]:
     else:
         source = pair.source.to(model.device, model.dtype)
         options["return_timestamps"] = False
-    with torch.no_grad(), borrowed(model, None), _quietly():
+    with torch.no_grad(), borrowed(model, None), quiet():
         written: list[int] = model.generate(source, **options)[0].tolist()
     # Whisper gives back what the target starts with, or does not, from version to version.
     return written if written[: len(pair.target)] == pair.target else [*pair.target, *written]
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep the advice of transformers, which is on options that no caller gave, off the screen."""
-    from transformers.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def _explain(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from attnflow.capture.quiet import quiet
 from attnflow.errors import DataError, ModelError, OptionError
 from attnflow.paper.accuracy import predictions
 from attnflow.paper.corpus import batches
@@ -168,10 +169,12 @@ class _Lesson:
                 id2label=dict(enumerate(LABELS)),
                 label2id={label: index for index, label in enumerate(LABELS)},
             )
-            self.tokenizer = AutoTokenizer.from_pretrained(model)
-            self.model = AutoModelForSequenceClassification.from_pretrained(
-                model, config=config, dtype=torch.float32, use_safetensors=True
-            ).train()
+            # That the classifier's own weights are not there is no news here.
+            with quiet():
+                self.tokenizer = AutoTokenizer.from_pretrained(model)
+                self.model = AutoModelForSequenceClassification.from_pretrained(
+                    model, config=config, dtype=torch.float32, use_safetensors=True
+                ).train()
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{model} cannot be fine-tuned: {error}") from error
         self.kept = copy.deepcopy(self.model).eval()
