@@ -878,6 +878,12 @@ def test_two_texts_are_compared_side_by_side(show, server, explainer):
             expected = explainer.explain(text, method=method, layer=layer).scores
             np.testing.assert_allclose(found[:, column], expected, atol=6e-4)
     assert page.locator(".pairs tr.differs").inner_text().split()[0] == "keys"
+    # What is looked at stays what it is when edges are switched.
+    page.locator("[data-result='0'] .token[data-token='2']").click()
+    shown.ready(2, position=2)
+    page.locator("#edges").select_option("value_norm")
+    page.locator(".ask[aria-busy]").wait_for(state="detached")
+    shown.ready(2, position=2)
     page.get_by_label("Compare with another text").uncheck()
     shown.ready(1)
     assert page.locator(".comparison").is_hidden()
@@ -967,8 +973,8 @@ def test_an_error_is_said_and_the_next_text_is_explained(show, server):
     shown = show(server).open().ready()
     page = shown.page
     shown.explain("a " * 200)
-    page.get_by_role("alert").get_by_text("The model takes 128").or_(
-        page.get_by_text("the model takes 128")
+    page.get_by_role("alert").get_by_text(
+        "The text has 201 tokens, and the model takes 128; shorten it"
     ).wait_for()
     shown.explain("the keys")
     page.locator(".text-part").get_by_text("[CLS] the keys", exact=True).wait_for()
@@ -1089,3 +1095,5 @@ def test_nothing_sticks_out_of_a_narrow_screen(show, server, width):
     shown.page.get_by_role("button", name="Explain").click()
     shown.ready(2)
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    region = shown.page.get_by_role("region", name="Scores of both texts")
+    assert region.evaluate("element => element.scrollWidth <= element.clientWidth")

@@ -311,7 +311,7 @@ def docs_page(description: dict[str, Any]) -> str:
         f'<p class="subtitle">{escape(info["summary"])}</p>',
         f"<p>{escape(info['description'])}</p>",
         '<p>The same for programs: <a href="/openapi.json">openapi.json</a>. '
-        'The page: <a href="/">here</a>.</p>',
+        '<a href="/">Back to the page</a>.</p>',
     ]
     schemas = description["components"]["schemas"]
     for path, methods in description["paths"].items():
@@ -350,7 +350,11 @@ def _operation(
         about = escape(parameter["description"])
         blocks.append(f"<p>Header <code>{escape(parameter['name'])}</code>: {about}</p>")
     if "requestBody" in operation:
-        blocks.append('<p>Body: JSON, a <a href="#Question">Question</a>.</p>')
+        example = operation["requestBody"]["content"]["application/json"]["example"]
+        blocks += [
+            '<p>Body: JSON, a <a href="#Question">Question</a>, for example:</p>',
+            f"<pre>{escape(json.dumps(example, indent=2))}</pre>",
+        ]
     rows = []
     for status, response in sorted(operation["responses"].items()):
         kinds = [

@@ -282,10 +282,22 @@ class Served {
     this.allow();
     const live = this.shown.length > 0 && this.pages.every((page) => page.trace);
     if (name === "layer" && this.shown.length > 0) {
-      for (const { view } of this.shown) view.set({ layer: Number(this.layerChoice.value) });
-    } else if (name === "method" && live) {
-      for (const { view } of this.shown) view.set({ method: this.methodChoice.value });
-    } else this.explain();
+      this.setAll({ layer: Number(this.layerChoice.value) });
+    } else if (name === "method" && live) this.setAll({ method: this.methodChoice.value });
+    else this.explain();
+  }
+
+  // All pages at once: each told by itself would tell the others, and all would be drawn twice.
+  setAll(changes, but = -1) {
+    this.following = true;
+    this.shown.forEach(({ view }, index) => {
+      if (index !== but) view.set(changes);
+    });
+    this.following = false;
+    const { method, layer } = this.shown[Math.max(but, 0)].view.state;
+    this.methodChoice.value = method;
+    this.layerChoice.value = String(layer);
+    this.drawComparison();
   }
 
   complain(message) {
@@ -360,7 +372,8 @@ class Served {
 
   async show({ pages }) {
     const old = this.shown.splice(0);
-    const state = old[0]?.view.state;
+    const before = this.pages ?? [];
+    const states = old.map(({ view }) => view.state);
     for (const { view, watch } of old) {
       watch.disconnect();
       view.destroy();
@@ -370,12 +383,19 @@ class Served {
     );
     this.results.classList.toggle("two", pages.length > 1);
     this.pages = pages;
+    this.buildComparison();
     for (const [index, page] of pages.entries()) {
       const element = this.make("div", { "data-result": index });
       this.results.append(element);
       const view = await mount(element, page, {
         theme: this.ask.dataset.theme,
-        state: { method: this.methodChoice.value, layer: Number(this.layerChoice.value), special: state?.special },
+        state: {
+          method: this.methodChoice.value,
+          layer: Number(this.layerChoice.value),
+          special: states[0]?.special,
+          // The same text, asked about in another way: the same position is looked at.
+          position: String(before[index]?.labels) === String(page.labels) ? states[index]?.position : undefined,
+        },
         onChange: (changed) => this.follow(index, changed),
       });
       if (pages.length > 1) nameParts(element, `result-${index}`);
@@ -389,20 +409,13 @@ class Served {
   // What is chosen in one page is chosen in the form, and in the other page.
   follow(index, state) {
     if (this.following || index >= this.shown.length) return;
-    this.following = true;
-    this.methodChoice.value = state.method;
-    this.layerChoice.value = String(state.layer);
     const { method, layer, head, special } = state;
     const changes = { method, layer, head, special };
     const counts = this.pages.map((page) => page.labels.length);
     if (counts.every((count) => count === counts[0])) {
       Object.assign(changes, { position: state.position, token: state.token });
     }
-    this.shown.forEach(({ view }, other) => {
-      if (other !== index) view.set(changes);
-    });
-    this.following = false;
-    this.drawComparison();
+    this.setAll(changes, index);
   }
 
   observed(element) {
@@ -416,74 +429,101 @@ class Served {
     this.drawComparison();
   }
 
-  drawComparison() {
-    this.comparison.hidden = this.shown.length < 2;
-    if (this.shown.length < 2) return;
+  /** Make the table of two texts. Which tokens it pairs, no choice changes. */
+  buildComparison() {
+    this.comparison.hidden = this.pages.length < 2;
+    this.pairs = [];
+    this.drawn = [];
+    if (this.pages.length < 2) return;
     const make = this.make.bind(this);
-    const [one, two] = this.shown.map(({ view }) => view);
-    const scores = [one, two].map((view) => view.scores());
-    if (scores.some((row) => row === null)) return;
-    const { method, layer } = one.state;
     const [left, right] = this.pages.map((page) => page.labels);
-    const rows = align(left, right).map(([i, j]) => {
-      const a = i === null ? null : scores[0][i];
-      const b = j === null ? null : scores[1][j];
-      return { i, j, a, b, change: a === null || b === null ? null : b - a };
-    });
-    const most = Math.max(...rows.flatMap(({ a, b }) => [a ?? 0, b ?? 0]), 1e-12);
-    const bar = (value, side) => {
-      const box = make("div", { class: `bar ${side}` });
-      if (value === null) return box;
+    const bar = (side) => {
       const fill = make("span", { class: "fill", "aria-hidden": "true" });
-      fill.style.width = `${(100 * value) / most}%`;
-      box.append(fill, make("span", { class: "value" }, value.toFixed(3)));
-      return box;
+      const value = make("span", { class: "value" });
+      return { box: make("div", { class: `bar ${side}` }, fill, value), fill, value };
     };
     const body = make("tbody");
-    for (const { i, j, a, b, change } of rows) {
+    for (const [i, j] of align(left, right)) {
+      const [one, two] = [i === null ? null : bar("one"), j === null ? null : bar("two")];
+      const change = make("td", { class: "change" }, "–");
       const differs = i === null || j === null || left[i] !== right[j];
       body.append(
         make(
           "tr",
           differs ? { class: "differs" } : {},
           make("th", { scope: "row", dir: "auto" }, i === null ? "–" : left[i]),
-          make("td", {}, bar(a, "one")),
-          make("td", {}, bar(b, "two")),
+          make("td", {}, one?.box ?? ""),
+          make("td", {}, two?.box ?? ""),
           make("td", { class: "name", dir: "auto" }, j === null ? "–" : right[j]),
-          make("td", { class: "change" }, change === null ? "–" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)}`),
+          change,
         ),
       );
-    }
-    const said = this.pages.map(({ explanation }) => describePrediction(explanation));
-    const { special } = this.pages[0];
-    const changed = rows.filter(({ change }) => change !== null);
-    const ordinary = changed.filter(({ i }) => !special[i]);
-    const largest = (ordinary.length > 0 ? ordinary : changed)
-      .sort((x, y) => Math.abs(y.change) - Math.abs(x.change))[0];
-    const words = [];
-    if (said.every(Boolean)) {
-      words.push(said[0] === said[1] ? `Both are answered with ${said[0]}.` : `The answer goes from ${said[0]} to ${said[1]}.`);
-    }
-    if (largest) {
-      const name = left[largest.i] === right[largest.j] ? quote(left[largest.i]) : `${quote(left[largest.i])} / ${quote(right[largest.j])}`;
-      words.push(`The score that changes most is that of ${name}: ${largest.a.toFixed(3)} and ${largest.b.toFixed(3)}.`);
+      this.pairs.push({ i, j, one, two, change });
     }
     const header = (text) => make("th", { scope: "col" }, text);
+    this.caption = make("caption");
+    this.finding = make("p", { class: "finding" });
     this.comparison.replaceChildren(
       make("h2", {}, "What the difference makes"),
-      make("p", { class: "finding" }, words.join(" ")),
+      this.finding,
       make(
         "div",
         { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scores of both texts" },
         make(
           "table",
           { class: "pairs" },
-          make("caption", {}, `${METHODS[method].name}, layer ${layer}`),
+          this.caption,
           make("thead", {}, make("tr", {}, ...["Text", "Its scores", "Scores of the other", "Compared with", "Change"].map(header))),
           body,
         ),
       ),
     );
+  }
+
+  drawComparison() {
+    if (this.shown.length < 2) return;
+    const [one, two] = this.shown.map(({ view }) => view.scores());
+    if (one === null || two === null) return;
+    const { method, layer } = this.shown[0].view.state;
+    // Pages also tell of what changes no score.
+    const drawn = [method, layer, ...one, ...two];
+    if (drawn.length === this.drawn.length && drawn.every((value, at) => value === this.drawn[at])) return;
+    this.drawn = drawn;
+    const most = Math.max(1e-12, ...one, ...two);
+    const draw = (bar, value) => {
+      if (bar === null) return;
+      bar.fill.style.width = `${(100 * value) / most}%`;
+      bar.value.textContent = value.toFixed(3);
+    };
+    const changed = [];
+    for (const pair of this.pairs) {
+      const [a, b] = [one[pair.i], two[pair.j]];
+      draw(pair.one, a);
+      draw(pair.two, b);
+      if (pair.one === null || pair.two === null) continue;
+      changed.push({ ...pair, a, b, by: Math.abs(b - a) });
+      pair.change.textContent = `${b < a ? "−" : "+"}${Math.abs(b - a).toFixed(3)}`;
+    }
+    this.caption.textContent = `${METHODS[method].name}, layer ${layer}`;
+    this.finding.textContent = this.inShort(changed);
+  }
+
+  inShort(changed) {
+    const said = this.pages.map(({ explanation }) => describePrediction(explanation));
+    const { labels: left, special } = this.pages[0];
+    const { labels: right } = this.pages[1];
+    const ordinary = changed.filter(({ i }) => !special[i]);
+    const [largest] = (ordinary.length > 0 ? ordinary : changed).sort((x, y) => y.by - x.by);
+    const words = [];
+    if (said.every(Boolean)) {
+      words.push(said[0] === said[1] ? `Both are answered with ${said[0]}.` : `The answer goes from ${said[0]} to ${said[1]}.`);
+    }
+    if (largest) {
+      const { i, j, a, b } = largest;
+      const name = left[i] === right[j] ? quote(left[i]) : `${quote(left[i])} / ${quote(right[j])}`;
+      words.push(`The score that changes most is that of ${name}: ${a.toFixed(3)} and ${b.toFixed(3)}.`);
+    }
+    return words.join(" ");
   }
 }
 

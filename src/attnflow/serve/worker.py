@@ -33,6 +33,9 @@ __all__ = ["Answer", "Model", "Stage", "Worker", "read_model", "too_late"]
 # How often to ask whether a question is still worth answering, in seconds.
 TICK: Final = 0.05
 
+# What the texts of a question are called.
+NAMES: Final = ("the text", "the text that it is compared with")
+
 # What is explained before anything is served.
 SENTENCE: Final = "The keys to the cabinet"
 
@@ -213,8 +216,8 @@ class Worker:
         started = time.monotonic()
         question = job.question
         count = len(question.texts)
-        for text in question.texts:
-            self._check_length(text, question.options["truncate"])
+        for name, text in zip(NAMES, question.texts, strict=False):
+            self._check_length(name, text, question.options["truncate"])
         explained = []
         for number, text in enumerate(question.texts, start=1):
             with _told(self._explainer.model, job, number, count):
@@ -229,7 +232,7 @@ class Worker:
         }
         return Answer(200, json.dumps(answer, allow_nan=False, separators=(",", ":")).encode(), {})
 
-    def _check_length(self, text: str, truncate: bool) -> None:
+    def _check_length(self, name: str, text: str, truncate: bool) -> None:
         """Refuse a text of too many tokens, before it takes memory with their square."""
         explainer = self._explainer
         if not text.strip():
@@ -242,7 +245,14 @@ class Worker:
             raise Refused(
                 413,
                 "too_long",
-                f"the text has {count} tokens, and this server takes {self._limits.tokens}",
+                f"{name} has {count} tokens, and this server takes {self._limits.tokens}",
+            )
+        if most is not None and count > most:
+            raise Refused(
+                422,
+                "invalid",
+                f"{name} has {count} tokens, and the model takes {most}; shorten it, or let "
+                "truncate cut it",
             )
 
 
