@@ -106,6 +106,12 @@ def test_raw_attention_misleads_above_the_layer_that_reads_and_the_others_do_not
     assert table.accuracy == 1.0
 
 
+def test_a_table_of_the_papers_sum_says_that_it_is_rounding_error(two_layers):
+    table = make_table(2, two_layers, SENTENCES, reference="input_gradient", samples=50)
+    assert "Note: input_gradient is rounding error" in table.to_text()
+    assert "rounding error" not in make_table(2, two_layers, SENTENCES, samples=50).to_text()
+
+
 def test_with_special_tokens_a_table_has_spearmans_correlation_over_all_tokens(two_layers):
     sentences = [("the key to the", "VBZ"), ("this to keys", "VBP"), ("keys", "VBP")]
     table = make_table(1, two_layers, sentences, samples=50)

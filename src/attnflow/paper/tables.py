@@ -443,6 +443,7 @@ class Table(NamedTuple):
                 "The paper compares with the gradient summed over the dimensions, which is 0 up to "
                 "rounding in a model with layer normalisation; --reference chooses another."
             )
+        remarks += [f"Note: {note}" for note in measured.notes]
         if len(measured.texts) != self.setting.sentences:
             remarks.append(f"The paper has {self.setting.sentences:,} sentences.")
         return remarks
