@@ -163,6 +163,10 @@ def main():
         address: refused(lambda address=address: run(model, out, engine="ray", address=address))
         for address in ("127.0.0.1:1", "ray://127.0.0.1:10001", "somewhere", "")
     }
+    # As the file does that a cluster leaves behind when its machine is switched off.
+    os.environ["RAY_ADDRESS"] = "127.0.0.1:1"
+    facts["addresses"]["auto"] = refused(lambda: run(model, out, engine="ray", address="auto"))
+    del os.environ["RAY_ADDRESS"]
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
         machines = Machines(
             initialize_head=True,

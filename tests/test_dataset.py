@@ -540,7 +540,8 @@ def test_every_file_says_how_it_was_made(classifier, tmp_path):
         assert (said["attnflow"], said["task"]) == (attnflow.__version__, "classification")
         options = said["options"]
         assert (options["method"], options["layer"], options["words"]) == ("rollout", 2, False)
-        assert (options["text_column"], options["id_column"], options["columns"]) == ("x", "n", None)
+        assert (options["text_column"], options["id_column"]) == ("x", "n")
+        assert options["columns"] is None
         assert (options["limit"], options["shuffle"], options["shard_rows"]) == (None, 3, 2)
         assert options["keep"] == []
 

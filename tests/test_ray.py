@@ -109,6 +109,7 @@ def test_an_address_without_a_cluster_is_told_at_once(facts):
     assert all(message.startswith("OptionError: address is ") for message in told.values())
     assert "nothing answers there" in told["127.0.0.1:1"]
     assert "ray start --head" in told["127.0.0.1:1"]
+    assert "address is 'auto', which is '127.0.0.1:1', and nothing answers" in told["auto"]
     assert "ray job submit" in told["ray://127.0.0.1:10001"]
     assert "expected 'auto' or 'host:port'" in told["somewhere"]
 

@@ -229,7 +229,7 @@ def _connect(address: str | None, workers: int | None) -> None:
     how: dict[str, Any] = {"address": address}
     if address is None:
         how = {"address": "local", "num_cpus": workers or cpus(), "include_dashboard": False}
-    elif address != "auto":
+    else:
         _check_address(address)
     try:
         with warnings.catch_warnings(), _environment(RAY_USAGE_STATS_ENABLED="0"):
@@ -240,10 +240,7 @@ def _connect(address: str | None, workers: int | None) -> None:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         if address is None:
             raise OptionError(f"Ray cannot be started: {_first_line(error)}") from error
-        raise OptionError(
-            f"address is {address!r}, and there is no Ray cluster to join: {_first_line(error)}. "
-            "Start one with: ray start --head"
-        ) from error
+        raise _no_cluster(address, error) from error
 
 
 @contextmanager
@@ -258,24 +255,46 @@ def _environment(**values: str | None) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
+def _found(address: str) -> str:
+    """Return where the cluster is that "auto" stands for."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    try:
+        return str(canonicalize_bootstrap_address(address))
+    except (ConnectionError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: BaseException) -> OptionError:
+    return OptionError(
+        f"address is {address!r}, and there is no Ray cluster to join: {_first_line(error)}. "
+        "Start one with: ray start --head"
+    )
+
+
 def _check_address(address: str) -> None:
     """Find out in a second what Ray takes a minute to."""
     import socket
 
+    named = f"address is {address!r}"
+    if address == "auto":
+        # It may be what a cluster that is gone has left behind.
+        address = _found(address)
+        named += f", which is {address!r}"
     if "://" in address:
         raise OptionError(
-            f"address is {address!r}; expected 'auto' or 'host:port'. This process has to run on a "
-            "machine of the cluster; elsewhere, hand it in with: ray job submit"
+            f"{named}; expected 'auto' or 'host:port'. This process has to run on a machine of the "
+            "cluster; elsewhere, hand it in with: ray job submit"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise OptionError(f"address is {address!r}; expected 'auto' or 'host:port'")
+        raise OptionError(f"{named}; expected 'auto' or 'host:port'")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
         raise OptionError(
-            f"address is {address!r}, and nothing answers there: {_first_line(error)}. "
-            "Start a cluster with: ray start --head"
+            f"{named}, and nothing answers there: {_first_line(error)}. Start a cluster with: ray "
+            "start --head"
         ) from error
 
 
