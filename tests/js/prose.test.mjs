@@ -1,10 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
+  TEXT,
   cutSentence,
+  describePrediction,
   formatScore,
   formatShare,
   highest,
+  howToRead,
   quote,
   rawFinding,
   saturationSentence,
@@ -47,6 +50,26 @@ test("raw attention to a blended position says little about words", () => {
   assert.match(rawFinding({ ...given, effective: 8.6, own: 0.1 }), /almost everywhere alike/);
 });
 
+test("the first token of a decoder is not taken for what it says", () => {
+  const given = { where: "layer 30", position: "river", top: "The", weight: 0.5, effective: 4, count: 12 };
+  assert.match(rawFinding({ ...given, own: 1, sink: true }), /nowhere else to go/);
+  assert.doesNotMatch(rawFinding({ ...given, own: 1 }), /nowhere else to go/);
+});
+
+test("how to read it is one paragraph, and true of what is shown", () => {
+  assert.match(howToRead(TEXT), /flows do not add up to 1/);
+  const relative = howToRead(TEXT, { special: "CLS", relative: true });
+  assert.match(relative, /CLS is no word.*divided by.*add up to 1/);
+  assert.doesNotMatch(relative, /do not add up/);
+  assert.ok(!relative.includes("\n"));
+});
+
+test("a predicted word is named without the space before it", () => {
+  const named = (label) => plain(describePrediction({ prediction: { label, probability: 0.2 } }));
+  assert.equal(named(" are"), "\u201care\u201d (20 %)");
+  assert.equal(named("\n"), '\u201c"\\n"\u201d (20 %)');
+});
+
 test("flow that hardly tells words apart is said to", () => {
   const given = { method: "flow", where: "layer 6", position: "CLS", relative: false };
   const tops = [["a", 0.57], ["b", 0.56]];
@@ -67,7 +90,7 @@ test("words that score alike are not told apart by their order", () => {
 test("what special tokens take of a rollout is said before the words", () => {
   const given = { method: "rollout", where: "layer 6", position: "CLS", relative: false, tops: [["a", 0.02]] };
   assert.match(topFinding({ ...given, lowest: 0, apart: 0.71 }), /71 % of CLS .* special tokens; of the words/);
-  assert.match(topFinding({ ...given, lowest: 0, apart: 0 }), /made mostly of a \(0\.0200\)/);
+  assert.match(topFinding({ ...given, lowest: 0, apart: 0 }), /the most of .* comes from a \(0\.0200\)/);
 });
 
 test("saturation is said in words, with the layer from which it holds", () => {

@@ -1,6 +1,6 @@
 // The controls: method, layer, head, theme, and what can be saved.
 
-import { METHODS, describePrediction, quote } from "./prose.js";
+import { METHODS, answerName, describePrediction, quote } from "./prose.js";
 
 /** The themes to choose from. */
 export const THEMES = ["auto", "light", "dark"];
@@ -162,7 +162,7 @@ export const controlsPart = {
     const prediction = describePrediction(explanation);
     if (prediction) parts.push(`the model predicts ${prediction}`);
     if (explanation.target && explanation.target !== explanation.prediction?.label) {
-      parts.push(`explained for ${quote(explanation.target)}`);
+      parts.push(`explained for ${quote(answerName(explanation.target))}`);
     }
     this.subtitle.textContent = `${parts.join(" · ")}`;
   },

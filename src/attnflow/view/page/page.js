@@ -123,7 +123,7 @@ class Page {
       "section",
       { class: "how", "aria-labelledby": this.id("how") },
       make("h2", { id: this.id("how") }, "How to read this"),
-      make("p", {}, howToRead(this.things)),
+      make("p", {}, howToRead(this.things, this.reading())),
     );
 
     this.root.append(
@@ -152,6 +152,14 @@ class Page {
     this.listen(this.window, "resize", () => this.later("resize", () => this.show(), 60));
     this.listen(this.window, "beforeprint", () => this.print(true));
     this.listen(this.window, "afterprint", () => this.print(false));
+  }
+
+  // What is worth saying of this explanation in how to read it.
+  reading() {
+    const { numbers } = this;
+    const { position } = this.data.explanation;
+    const special = this.knownPosition && numbers.special[position] ? this.name(position) : null;
+    return { special, relative: numbers.relative };
   }
 
   id(name) {

@@ -24,16 +24,28 @@ export const METHODS = {
 export const TEXT = { whole: "text", part: "word", parts: "words" };
 export const IMAGE = { whole: "image", part: "patch", parts: "patches" };
 
-/** Return the paragraph that says how to read the page. */
-export function howToRead({ whole, part, parts }) {
+/**
+ * Return the paragraph that says how to read the page.
+ *
+ * special is the name of the explained position, if it is a special token. relative is whether
+ * scores are measured against attention that prefers nothing.
+ */
+export function howToRead({ whole, part, parts }, { special = null, relative = false } = {}) {
+  const apart = special
+    ? ` ${special} is no ${part}: it stands for the ${whole}, and a model may read its answer off it.`
+    : "";
+  const sums = relative
+    ? `Early ${parts} can be reached from everywhere, so rollout and flow are divided by what attention ` +
+      "that prefers nothing would give, and add up to 1; the graph below has them undivided. "
+    : `Rollout shares out 1 among all ${parts}; flow is the most that all paths to one ${part} can ` +
+      "carry together, so that flows do not add up to 1. ";
   return (
     `Each layer of a Transformer mixes the positions of ${whole === "image" ? "an" : "a"} ${whole}, so that ` +
     `after a few layers a position holds a blend of many ${parts}. Raw attention of a high layer says ` +
     "which blends it looks at, and that is why it often points nowhere. Rollout and flow go all the " +
-    `way down to the ${parts}. Choose a ${part} in the ${whole} to ask about its position, a layer, and ` +
+    `way down to the ${parts}.${apart} Choose a ${part} in the ${whole} to ask about its position, a layer, and ` +
     `a method: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
-    `compare ${parts} within one layer and one method. Rollout shares out 1 among all ${parts}; flow ` +
-    `is the most that all paths to one ${part} can carry together, so that flows do not add up to 1. ` +
+    `compare ${parts} within one layer and one method. ${sums}` +
     `None of the three proves that the model needs a ${part}: only changing the ${whole} can.`
   );
 }
@@ -76,9 +88,20 @@ export function highest(scores, counted, most) {
  * Say what raw attention of a layer shows.
  *
  * where is the layer's name. own is how much of the position most attended to still comes from its
- * own token, by rollout to the layer below; null where that is the token itself.
+ * own token, by rollout to the layer below; null where that is the token itself. sink is whether it
+ * is the first token of a text that is read in one direction only.
  */
-export function rawFinding({ where, position, top, weight, effective, count, own, things = TEXT }) {
+export function rawFinding({
+  where,
+  position,
+  top,
+  weight,
+  effective,
+  count,
+  own,
+  sink = false,
+  things = TEXT,
+}) {
   const even = effective >= 0.75 * count;
   const how = even
     ? `looks almost everywhere alike, as if at ${Math.round(effective)} of ${count} tokens`
@@ -87,6 +110,12 @@ export function rawFinding({ where, position, top, weight, effective, count, own
   const start = `In ${where}, ${position} ${how}${most}.`;
   if (own === null) return `${start} Below ${where} there is nothing but the ${things.parts} themselves.`;
   if (top === null) return start;
+  if (sink) {
+    return (
+      `${start} But that is the first token, where a decoder's attention often goes when it has ` +
+      `nowhere else to go, so the weight may say little about the ${things.part}.`
+    );
+  }
   const share = formatShare(own);
   if (own >= 0.9) {
     return `${start} That position still is its own token, to ${share}, so here the weight speaks of the ${things.part}.`;
@@ -134,7 +163,7 @@ export function topFinding({
     );
   }
   if (method === "rollout") {
-    return `Over all paths, ${position} in ${where} is made mostly of ${names}${unit}.`;
+    return `Over all paths, the most of ${position} in ${where} comes from ${names}${unit}.`;
   }
   const full = saturated ? " It would be the same for any other position: flow is saturated." : "";
   return `Most could flow to ${position} in ${where} from ${names}${unit}.${nearlyAlike(tops, lowest, things)}${full}`;
@@ -234,9 +263,14 @@ export function cutShort(text, most = 60) {
   return parts.length > most ? `${parts.slice(0, most - 1).join("")}…` : text;
 }
 
+/** Return an answer as a reader sees it: a language model's words begin with a space. */
+export function answerName(label) {
+  return label.trim() || JSON.stringify(label);
+}
+
 /** Return what the model predicts, or null. */
 export function describePrediction(explanation) {
   const { prediction } = explanation;
   if (!prediction) return null;
-  return `${quote(prediction.label)} (${formatShare(prediction.probability)})`;
+  return `${quote(answerName(prediction.label))} (${formatShare(prediction.probability)})`;
 }

@@ -137,7 +137,11 @@ export const tracingPart = {
       ? " A layer of the decoder is two steps: it attends to the target so far, then to the source."
       : "";
     const hidden =
-      rest > 0 ? ` Of all tokens, the ${rest} that matter least here are not drawn.` : "";
+      rest === 0
+        ? ""
+        : rest === 1
+          ? " The token that matters least here is not drawn."
+          : ` Of all tokens, the ${rest} that matter least here are not drawn.`;
     this.graphWords.textContent = `${words}${twice}${hidden} Choose a node to trace what reaches it.`;
     this.cutWords.hidden = state.method !== "flow";
     if (state.method === "flow") {

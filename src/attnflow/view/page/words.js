@@ -6,6 +6,7 @@ import { relativeShades } from "./heat.js";
 import {
   METHODS,
   SATURATED,
+  answerName,
   cutShort,
   describePrediction,
   formatScore,
@@ -47,6 +48,7 @@ export const wordsPart = {
           effective: spread(scores),
           count: seen.length,
           own: numbers.graph || state.layer === 1 ? own : 1,
+          sink: numbers.causal && !numbers.encoder && first === 0 && state.position > 0,
         });
       } else {
         const tops = highest(scores, counted, 3).map((token) => [this.name(token), scores[token]]);
@@ -211,7 +213,7 @@ export const wordsPart = {
       ["Model", explanation.model.replaceAll("\\", "/").replace(/\/+$/, "").split("/").slice(-2).join("/")],
       ["Task", explanation.task],
       ["Prediction", describePrediction(explanation)],
-      ["Explained for", explanation.target],
+      ["Explained for", explanation.target ? answerName(explanation.target) : null],
       ["Layers", this.layersInWords()],
       ["Tokens", this.numbers.tokens],
       ...Object.entries(explanation.options).map(([name, value]) => [
