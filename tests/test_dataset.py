@@ -467,6 +467,14 @@ def test_an_option_that_is_not_valid_is_told_before_anything_is_done(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("output", [None, 5, "a\0b"])
+def test_an_output_that_is_no_path_and_a_model_that_is_none_are_told(classifier, output):
+    with pytest.raises(attnflow.OptionError, match=r"output is .*; expected the path of a folder"):
+        run(TEXTS, classifier, output)
+    with pytest.raises(attnflow.OptionError, match="explainer is str; expected an Explainer"):
+        run(TEXTS, "./my-model", output)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -652,6 +660,14 @@ def test_a_manifest_that_was_edited_is_refused(classifier, tmp_path, old, new, m
     path = tmp_path / "out/manifest.json"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(attnflow.AttnflowError, match=message):
+        run(TEXTS, classifier, tmp_path / "out")
+
+
+@pytest.mark.parametrize("written", ["{}", "[]", "5", '{"header": 5}', '{"header": {}}'])
+def test_a_manifest_of_something_else_is_refused(classifier, tmp_path, written):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/manifest.json").write_text(written)
+    with pytest.raises(attnflow.AttnflowError, match="is not the manifest of a data set"):
         run(TEXTS, classifier, tmp_path / "out")
 
 

@@ -369,7 +369,7 @@ def test_words_are_put_together_where_tokens_say_how(tokens, text):
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("a.npy", lambda p: p.write_bytes(b"no array"), "cannot be read"),
+        ("a.npy", lambda p: p.write_bytes(b"no array"), "cannot be read: it is no file of NumPy"),
         ("a.npy", lambda p: np.save(p, np.array([{}], dtype=object)), "cannot be read"),
         ("a.npy", lambda p: np.save(p, np.full((2, 3, 3), 0.5)), "do not sum to 1"),
         ("a.npy", lambda p: np.save(p, np.ones((3, 3))), r"shape \(3, 3\); expected"),

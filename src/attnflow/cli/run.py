@@ -265,7 +265,7 @@ def _lines(latest: "list[Progress]") -> "Callable[[Progress], None]":
             return
         said = seconds
         rest = _seconds_left(now, begun)
-        left = "" if rest is None else f", about {rest / 60:.0f} minutes left"
+        left = "" if rest is None else f", about {timedelta(seconds=round(rest))} left"
         of = "" if now.expected is None else f" of {now.expected:,}"
         print(f"{now.done:,}{of} rows, {_rate(now, begun)}{left}", file=sys.stderr, flush=True)
 

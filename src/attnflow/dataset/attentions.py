@@ -720,7 +720,11 @@ def _read_array(path: Path) -> tuple[Any, list[str] | None]:
     except AttnflowError:
         raise
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        reason = str(error)
+        # NumPy's advice is to trust such a file.
+        if "pickle" in reason:
+            reason = "it is no file of NumPy, is damaged, or holds Python objects"
+        raise DataError(f"{path} cannot be read: {reason}") from error
     tokens = arrays.pop("tokens", None)
     names = None if tokens is None else [str(token) for token in np.ravel(tokens)]
     return _weights_among(arrays, path), names

@@ -171,8 +171,13 @@ def run(
     from attnflow.dataset.shard import Plan, check_plan
     from attnflow.dataset.source import Source, require_pyarrow
     from attnflow.dataset.store import Store
+    from attnflow.explain import Explainer
 
     require_pyarrow()
+    if not isinstance(explainer, Explainer):
+        raise OptionError(f"explainer is {type(explainer).__name__}; expected an Explainer")
+    if not isinstance(output, str | os.PathLike) or "\0" in os.fspath(output):
+        raise OptionError(f"output is {output!r}; expected the path of a folder")
     _check_count(limit, "limit", 1, none=True)
     _check_count(shuffle, "shuffle", 0, none=True)
     _check_count(shard_rows, "shard_rows", 1)

@@ -279,7 +279,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} is damaged, it is not JSON: {error}. Choose another output, or remove this one"
         ) from error
-    if not isinstance(found, dict) or found.get("header", {}).get("format") != FORMAT:
+    if (
+        not isinstance(found, dict)
+        or not isinstance(found.get("header"), dict)
+        or found["header"].get("format") != FORMAT
+    ):
         raise DataError(f"{path} is not the manifest of a data set; choose another output")
     seal = found.pop("seal", None)
     if json.loads(_sealed(found))["seal"] != seal:
