@@ -313,6 +313,17 @@ def test_an_encoder_has_statistics_and_no_references(tmp_path):
     assert evaluate_stored(out, references=None, **FEW).count == len(GOOD)
 
 
+def test_the_command_does_without_references_where_a_model_gives_no_answer(tmp_path, capsys):
+    model = sharpen(transformers.BertModel(transformers.BertConfig(**SIZES)))
+    encoder = Explainer(model, wordpiece_tokenizer(VOCABULARY))
+    store(encoder, tmp_path / "out", method="raw")
+    assert run(tmp_path, "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["references"] == []
+    assert "a model for encoder, which gives no answer" in captured.err
+    assert run(tmp_path, "--references", "gradient_norm") == 1
+
+
 def test_damaged_and_missing_files_are_named(made, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(made, out)

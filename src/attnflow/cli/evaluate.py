@@ -284,7 +284,14 @@ def _of_stored(args: argparse.Namespace) -> "StoredRun":
     device = _device(args)
     made = read_finished(args.data)
     explainer = None
-    if references is not None:
+    if args.references == args.default_of("references") and not _answers(made.header):
+        references = None
+        print(
+            f"attnflow: {args.data} has the scores of a model for {made.header['task']}, which "
+            "gives no answer that tokens could matter to, so that there are no references",
+            file=sys.stderr,
+        )
+    elif references is not None:
         explainer = _stored_model(args, made.header)
     elif args.model is not None:
         raise OptionError("--references none needs no model; leave --model out")
@@ -302,6 +309,13 @@ def _of_stored(args: argparse.Namespace) -> "StoredRun":
         device=device,
         **{name: getattr(args, name) for name in (*names, "engine", "workers", "address")},
     )
+
+
+def _answers(header: Mapping[str, Any]) -> bool:
+    """Whether the model that stored scores are of gives an answer."""
+    from attnflow.evaluate.run import TASKS
+
+    return header["task"] in TASKS
 
 
 def _stored_model(args: argparse.Namespace, header: Mapping[str, Any]) -> "Explainer":

@@ -422,13 +422,13 @@ def _references(made: Finished, options: Mapping[str, Any]) -> tuple[str, ...]:
     if task not in TASKS:
         raise OptionError(
             f"{made.folder} has the scores of a model for {task}, which gives no answer that "
-            "tokens could matter to; leave references out"
+            "tokens could matter to; expected no references: references=None, or --references none"
         )
     if task == PAIRS and made.header["options"]["drop_sink"]:
         raise OptionError(
             f"{made.folder} has the scores of an encoder-decoder without its two attention sinks, "
             "and does not say which tokens those were, so that references cannot be compared with "
-            "them; leave references out, or run it without drop_sink"
+            "them; expected references=None, or --references none, or a run without drop_sink"
         )
     return references
 
