@@ -224,6 +224,29 @@ def test_a_client_that_asks_again_and_again_does_not_keep_a_server_from_stopping
         assert server.wait()[0] == 0
 
 
+def test_a_second_signal_ends_a_server_in_the_middle_of_a_solve(tmp_path):
+    gate = tmp_path / "open"
+    gate.touch()
+    with serving("--timeout", "600", gate=gate) as server:
+
+        def ask():
+            with suppress(ConnectionResetError, ValueError):  # cut off, or an answer without JSON
+                server.ask("please solve", method="flow")
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        server.until("attnflow_running", 1)
+        server.stop()
+        while server.get("/healthz")[0] != 503:
+            pass
+        assert server.process.poll() is None
+        server.stop(signal.SIGINT)
+        status, written = server.wait()
+        assert status == 130
+        assert "Traceback" not in written
+        asking.join()
+
+
 def test_the_first_signal_asks_to_stop_and_the_second_ends_it():
     class Service:
         stopping = False

@@ -7,6 +7,7 @@ once.
 
 import errno
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -149,6 +150,7 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=int(PATIENCE),
         )
+        log = logging.getLogger("uvicorn.error")
         server = uvicorn.Server(config)
         service.connections = server.server_state.connections
         thread = threading.Thread(
@@ -164,10 +166,13 @@ def serve(
                 _work(worker, service, thread, limits)
             except BaseException:
                 server.force_exit = True
+                # That requests are cut off is what was asked for, and no error to report.
+                log.disabled = True
                 raise
             finally:
                 server.should_exit = True
                 thread.join(2 * PATIENCE)
+                log.disabled = False
 
 
 def _work(worker: Worker, service: Any, thread: threading.Thread, limits: Limits) -> None:
