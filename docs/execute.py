@@ -34,6 +34,8 @@ def executed(notebook: Any) -> Any:
             timeout=300,
             record_timing=False,
             store_widget_state=False,
+            # A kernel may send what a cell prints in several pieces.
+            coalesce_streams=True,
             resources={"metadata": {"path": folder}},
         )
         client.execute()

@@ -6,7 +6,8 @@ the MiniLM encoder, whose six layers are taken twice. It prints a table in Markd
 
 A click or a key is measured as browsers do it (Event Timing): from the event to the next frame
 that shows something. What is pointed at is measured from the event to the next frame, too. The
-graph, which may need a minimum cut, is drawn after that; the last column says when.
+graph, which may need a minimum cut, is drawn after that, and the flows of another position are
+computed after that; the last two columns say when each is done.
 """
 
 import os
@@ -26,15 +27,20 @@ from attnflow.trace import Trace
 
 REPEATS = 5
 
-# Notes what the browser tells of events, and when the graph is drawn.
+# Notes what the browser tells of events, and when the graph and all three answers are there.
 WATCH = """
 window.noted = [];
 window.drawn = 0;
+window.answered = 0;
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) window.noted.push([entry.startTime, entry.duration]);
 }).observe({ type: "event", durationThreshold: 16, buffered: false });
 new MutationObserver(() => { window.drawn = performance.now(); })
   .observe(document.querySelector(".graph"), { childList: true });
+const findings = document.querySelector(".findings");
+new MutationObserver(() => {
+  if (!findings.textContent.includes("Being computed")) window.answered = performance.now();
+}).observe(findings, { childList: true });
 """
 
 # Points at a place, and resolves after the next frame.
@@ -92,37 +98,49 @@ class Bench:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.rows: list[tuple[str, list[float], list[float]]] = []
+        self.rows: list[tuple[str, list[float], list[float], list[float]]] = []
         page.evaluate(WATCH)
 
     def measure(self, name: str, act: Callable[[int], Any], settle: int = 700) -> None:
         """Do something some times, and note how long each took."""
-        shown, drawn = [], []
+        shown, drawn, answered = [], [], []
         for number in range(REPEATS):
-            self.page.evaluate("() => { window.noted = []; window.drawn = 0; }")
+            self.page.evaluate(
+                "() => { window.noted = []; window.drawn = 0; window.answered = 0; }"
+            )
             act(number)
             self.page.wait_for_timeout(settle)
+            if "Being computed" in self.page.locator(".findings").inner_text():
+                self.page.wait_for_function("window.answered > 0")
             noted = self.page.evaluate("window.noted")
             # What takes less than 16 ms is not told.
             shown.append(max((duration for _, duration in noted), default=16))
             finished = self.page.evaluate("window.drawn")
             if noted and finished:
                 drawn.append(finished - noted[0][0])
-        self.rows.append((name, shown, drawn))
+            finished = self.page.evaluate("window.answered")
+            if noted and finished:
+                answered.append(finished - noted[0][0])
+        self.rows.append((name, shown, drawn, answered))
 
     def point(self, name: str, selector: str, places: list[tuple[float, float]]) -> None:
         """Point at places of an element, and note how long each took."""
         self.page.locator(selector).first.scroll_into_view_if_needed()
         times = [self.page.evaluate(POINT, [selector, x, y]) for x, y in places]
-        self.rows.append((name, times, []))
+        self.rows.append((name, times, [], []))
 
     def print(self) -> None:
         """Print the table."""
-        print("| interaction | middle (ms) | slowest (ms) | graph drawn after (ms) |")
-        print("| --- | ---: | ---: | ---: |")
-        for name, shown, drawn in self.rows:
-            graph = f"{statistics.median(drawn):.0f}" if drawn else ""
-            print(f"| {name} | {statistics.median(shown):.0f} | {max(shown):.0f} | {graph} |")
+        print("| interaction | middle (ms) | slowest (ms) | graph after (ms) | flows after (ms) |")
+        print("| --- | ---: | ---: | ---: | ---: |")
+        for name, *times in self.rows:
+            shown, drawn, answered = times
+            cells = [
+                statistics.median(shown),
+                max(shown),
+                *(statistics.median(late) if late else None for late in (drawn, answered)),
+            ]
+            print(f"| {name} |", " | ".join("" if x is None else f"{x:.0f}" for x in cells), "|")
 
 
 def long_text(bench: Bench) -> None:
