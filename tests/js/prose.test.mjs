@@ -75,6 +75,7 @@ test("flow that hardly tells words apart is said to", () => {
   const tops = [["a", 0.57], ["b", 0.56]];
   assert.match(topFinding({ ...given, tops, lowest: 0.55 }), /between 0\.550 and 0\.570/);
   assert.doesNotMatch(topFinding({ ...given, tops, lowest: 0.1 }), /between/);
+  assert.match(topFinding({ ...given, tops, lowest: 0.1, low: 0.5 }), /nine of ten of them.*0\.500 and 0\.570/);
   assert.match(topFinding({ ...given, tops: [], lowest: Infinity }), /Nothing reaches/);
 });
 

@@ -157,8 +157,9 @@ class Page {
   // What is worth saying of this explanation in how to read it.
   reading() {
     const { numbers } = this;
-    const { position } = this.data.explanation;
-    const special = this.knownPosition && numbers.special[position] ? this.name(position) : null;
+    // CLS, by whatever name. Other special tokens, as the mask, stand for something else.
+    const whole = numbers.trace && !numbers.encoder && !numbers.causal && numbers.special[0];
+    const special = whole && this.data.explanation.position === 0 ? this.name(0) : null;
     return { special, relative: numbers.relative };
   }
 

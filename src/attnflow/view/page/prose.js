@@ -134,8 +134,8 @@ export function rawFinding({
  *
  * where is the layer's name. tops are names and scores, the highest first; alike is how many tokens
  * score as the highest does. apart is the share of the scores that special tokens have, which are
- * not among those named; lowest is the lowest score of the others. saturated is whether flow would
- * be the same from any position.
+ * not among those named; lowest is the lowest score of the others, and low that which nine of ten of
+ * them reach. saturated is whether flow would be the same from any position.
  */
 export function topFinding({
   method,
@@ -145,6 +145,7 @@ export function topFinding({
   alike = 1,
   relative,
   lowest,
+  low = lowest,
   apart,
   saturated = false,
   things = TEXT,
@@ -166,16 +167,17 @@ export function topFinding({
     return `Over all paths, the most of ${position} in ${where} comes from ${names}${unit}.`;
   }
   const full = saturated ? " It would be the same for any other position: flow is saturated." : "";
-  return `Most could flow to ${position} in ${where} from ${names}${unit}.${nearlyAlike(tops, lowest, things)}${full}`;
+  return `Most could flow to ${position} in ${where} from ${names}${unit}.${nearlyAlike(tops, lowest, low, things)}${full}`;
 }
 
 // Flows that are nearly the same are told apart by colour no more than by sense.
-function nearlyAlike(tops, lowest, things) {
+function nearlyAlike(tops, lowest, low, things) {
   const [[, most]] = tops;
-  if (tops.length < 2 || lowest < 0.85 * most) return "";
+  if (tops.length < 2 || low < 0.85 * most) return "";
+  const all = lowest >= 0.85 * most;
   return (
-    ` But it hardly tells the ${things.parts} apart: for all of them it is between ${formatScore(lowest)} and ` +
-    `${formatScore(most)}.`
+    ` But it hardly tells the ${things.parts} apart: for ${all ? "all" : "nine of ten"} of them it is ` +
+    `between ${formatScore(all ? lowest : low)} and ${formatScore(most)}.`
   );
 }
 

@@ -51,6 +51,7 @@ export const wordsPart = {
           sink: numbers.causal && !numbers.encoder && first === 0 && state.position > 0,
         });
       } else {
+        const others = scores.filter((_, i) => counted[i]).sort();
         const tops = highest(scores, counted, 3).map((token) => [this.name(token), scores[token]]);
         said[method] = topFinding({
           things: this.things,
@@ -61,7 +62,8 @@ export const wordsPart = {
           alike: scores.filter((score, i) => counted[i] && score > 0.995 * tops[0]?.[1]).length,
           saturated: method === "flow" && this.saturationShare() >= SATURATED,
           relative: numbers.relative || this.data.explanation.options.receptive_field === true,
-          lowest: scores.reduce((least, score, i) => (counted[i] ? Math.min(least, score) : least), Infinity),
+          lowest: others[0] ?? Infinity,
+          low: others[Math.floor(0.1 * others.length)] ?? Infinity,
           apart: shares(scores).reduce((sum, share, i) => (counted[i] ? sum : sum + share), 0),
         });
       }
