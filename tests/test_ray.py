@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,14 +26,20 @@ def facts(tmp_path_factory):
     script = Path(__file__).with_name("ray_runs.py")
     folder = tmp_path_factory.mktemp("ray")
     mark = uuid.uuid4().hex
-    # To files: what a process left behind would hold a pipe open.
-    with open(folder / "printed", "wb") as printed, open(folder / "complaints", "wb") as complaints:
+    # To files: what a process left behind would hold a pipe open. Ray's own files are apart from
+    # those of other clusters on this machine; names of sockets must be short.
+    with (
+        open(folder / "printed", "wb") as printed,
+        open(folder / "complaints", "wb") as complaints,
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as own,
+    ):
+        environment = {"OMP_NUM_THREADS": "1", "ATTNFLOW_TEST_RAY": mark, "RAY_TMPDIR": own}
         try:
             result = subprocess.run(
                 [sys.executable, str(script), str(folder)],
                 stdout=printed,
                 stderr=complaints,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "ATTNFLOW_TEST_RAY": mark},
+                env={**os.environ, **environment},
                 timeout=600,
             )
         finally:
