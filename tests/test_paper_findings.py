@@ -16,7 +16,7 @@ from attnflow import (
 )
 from attnflow.capture import capture
 from attnflow.cli import main
-from attnflow.errors import DataError, ModelError
+from attnflow.errors import DataError, ModelError, TextError
 from attnflow.flow import head_flow
 from attnflow.importance import importance
 from attnflow.paper import checkpoint
@@ -199,6 +199,16 @@ def test_the_script_is_followed_by_a_command(sentiment, tmp_path, capsys):
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["cls"]["norm"]["flow"]) == 3
+    # One text has no interval, which JSON has no number for.
+    assert main([*arguments, "--limit", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["all"]["script"]["raw"][0]["ci"] == [None, None]
+
+
+def test_a_text_that_is_too_long_for_the_script_is_told(sentiment):
+    explainer, _ = sentiment
+    with pytest.raises(TextError, match="602 tokens and the model takes 512"):
+        as_scripted(explainer, ["film " * 600])
 
 
 def test_a_model_without_an_embedding_layer_cannot_follow_the_script(verb):

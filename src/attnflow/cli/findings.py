@@ -54,9 +54,7 @@ def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
 
     with progress("saturation") as show:
         found = saturation_by_layer(explainer, texts, progress=show)
-    _write(args, found, _saturation_figure)
-    if args.json:
-        print(_json(found))
+    if _given(args, found, _saturation_figure):
         return 0
     print(f"{found['count']:,} texts, means over texts; {explainer.name}")
     print(f"{'layer':>5}  {'pairs saturated':>15}  {'of the position':>15}  {'spread':>7}")
@@ -74,9 +72,7 @@ def run_heads(args: argparse.Namespace, progress: Progress) -> int:
 
     with progress("heads") as show:
         found = heads(explainer, texts, progress=show)
-    _write(args, found, _heads_figure)
-    if args.json:
-        print(_json(found))
+    if _given(args, found, _heads_figure):
         return 0
     print(f"{found['count']:,} texts; mean Spearman correlation with blank-out; {explainer.name}")
     for method in METHODS:
@@ -106,9 +102,7 @@ def run_script3(args: argparse.Namespace, progress: Progress) -> int:
 
     with progress("script") as show:
         found = as_scripted(explainer, texts, progress=show)
-    _write(args, found, _script3_figure)
-    if args.json:
-        print(json.dumps(found, indent=1))
+    if _given(args, found, _script3_figure):
         return 0
     print(f"{found['count']:,} texts; mean Spearman correlation with gradients; {explainer.name}")
     scores = {"all": "largest of all positions", "cls": "of CLS"}
@@ -194,17 +188,20 @@ def _ready(args: argparse.Namespace) -> tuple["Explainer", Sequence[str]]:
     return Explainer.from_pretrained(args.model or checkpoint(), device=args.device), texts
 
 
-def _write(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any], Any]) -> None:
-    if args.output is None:
-        return
-    ending = args.output.suffix.lower()
-    if ending == ".json":
-        write_whole(args.output, _json(found) + "\n")
-    else:
-        from attnflow.view import theme
+def _given(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any], Any]) -> bool:
+    """Save what was found, and print JSON, as asked for; return whether JSON was printed."""
+    if args.output is not None:
+        ending = args.output.suffix.lower()
+        if ending == ".json":
+            write_whole(args.output, _json(found) + "\n")
+        else:
+            from attnflow.view import theme
 
-        write_whole(args.output, theme.content(draw(found), ending))
-    print(f"saved {args.output}", file=sys.stderr)
+            write_whole(args.output, theme.content(draw(found), ending))
+        print(f"saved {args.output}", file=sys.stderr)
+    if args.json:
+        print(_json(found))
+    return bool(args.json)
 
 
 def _json(found: dict[str, Any]) -> str:

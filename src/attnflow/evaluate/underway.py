@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from types import TracebackType
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["UnderWay"]
 
 
-class UnderWay:
+class UnderWay(ABC):
     """What `attnflow.evaluate.Run` and `attnflow.evaluate.StoredRun` have in common.
 
     Iterate over it to have the pieces measured that are missing. Every piece is stored as soon as
@@ -79,9 +80,9 @@ class UnderWay:
         """How many texts have been measured."""
         return len(self._records)
 
+    @abstractmethod
     def _missing(self) -> Iterator[tuple[int, Any]]:
         """Yield the pieces that have not been measured yet, with their numbers."""
-        raise NotImplementedError
 
     def _kept(self, record: dict[str, Any]) -> Any:
         """Return what stays in memory of a result."""

@@ -65,6 +65,7 @@ def as_scripted(
     Raises:
         DataError: If there is no text.
         ModelError: If the model is no such classifier.
+        TextError: If a text is empty, or longer than the model takes.
     """
     if not texts:
         raise DataError("there is no text")
@@ -140,10 +141,11 @@ def _read(
     from attnflow.capture import capture
     from attnflow.capture.borrow import borrowed
 
-    given = explainer.tokenizer(text, return_tensors="pt").to(explainer.model.device)
+    encoded = explainer._encode(text, truncate=False)
+    ids = torch.tensor([encoded.ids], device=explainer.model.device)
     with borrowed(explainer.model, None), torch.enable_grad():
-        embedded = embeddings(input_ids=given["input_ids"]).detach().requires_grad_()
-        inputs = {"inputs_embeds": embedded, "attention_mask": given["attention_mask"]}
+        embedded = embeddings(input_ids=ids).detach().requires_grad_()
+        inputs = {"inputs_embeds": embedded, "attention_mask": torch.ones_like(ids)}
         logits = explainer.model(**inputs).logits
         [gradient] = torch.autograd.grad(logits[0, -1], embedded)
     layers = capture(explainer.model, {**inputs, "inputs_embeds": embedded.detach()}).layers
