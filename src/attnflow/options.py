@@ -1,0 +1,504 @@
+"""The options of an explanation, in one table.
+
+`OPTIONS` is the only list of them. The checks of `Explainer.explain`, its signature and its
+documentation, the flags of the command line, the JSON schema of the server, the header of a data
+set and what a saved explanation records are all made from it. A new option is one new row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from attnflow.errors import OptionError
+
+__all__ = [
+    "EDGES",
+    "FUSIONS",
+    "METHODS",
+    "OPTIONS",
+    "POSITIONS",
+    "UNITS",
+    "Choice",
+    "Integer",
+    "Kind",
+    "Number",
+    "Option",
+    "Options",
+    "Switch",
+    "document",
+    "json_schema",
+    "markdown_table",
+    "sign",
+]
+
+METHODS: Final = ("raw", "rollout", "flow")
+EDGES: Final = ("attention", "gradient", "effective", "value_norm")
+POSITIONS: Final = ("auto", "cls", "mask", "last")
+FUSIONS: Final = ("mean", "max", "min", "sum")
+UNITS: Final = ("tokens", "words", "sentences")
+
+# An index beyond this is not that of any token, layer or class.
+_LARGEST: Final = 1_000_000
+
+
+class Kind(Protocol):
+    """What values an option takes."""
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, in words."""
+
+    def check(self, value: Any, name: str) -> Any:
+        """Return the value in plain Python types, or raise an `OptionError` that names it."""
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a text of the command line stands for."""
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some names, or, where `index` says what it counts, an integer.
+
+    Attributes:
+        names: The names.
+        index: What an integer stands for, such as "the index of a head". Empty: no integers.
+        other: What any other string stands for, such as "a class". Empty: no other strings.
+        none: Whether None is accepted.
+    """
+
+    names: tuple[str, ...] = ()
+    index: str = ""
+    other: str = ""
+    none: bool = False
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, in words."""
+        parts = [*self.names, *filter(None, (self.other, self.index))]
+        return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+    def check(self, value: Any, name: str) -> Any:
+        """Return the value, or raise an `OptionError`."""
+        if value is None and self.none:
+            return None
+        if isinstance(value, str) and (value in self.names or self.other):
+            return value
+        if self.index and isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return int(value)
+        raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+
+    def parse(self, text: str) -> int | str:
+        """Return an integer where one is accepted and given, else the text."""
+        if self.index:
+            try:
+                return int(text)
+            except ValueError:
+                pass
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        parts: list[dict[str, Any]] = []
+        if self.other:
+            parts.append({"type": "string", "minLength": 1, "maxLength": 200})
+        elif self.names:
+            parts.append({"enum": list(self.names)})
+        if self.index:
+            parts.append({"type": "integer", "minimum": -_LARGEST, "maximum": _LARGEST})
+        if self.none:
+            parts.append({"type": "null"})
+        return parts[0] if len(parts) == 1 else {"anyOf": parts}
+
+
+@dataclass(frozen=True)
+class Switch:
+    """True or False, or "auto" where `auto` is set."""
+
+    auto: bool = False
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, in words."""
+        return "'auto', True or False" if self.auto else "True or False"
+
+    def check(self, value: Any, name: str) -> bool | str:
+        """Return the value, or raise an `OptionError`."""
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        if self.auto and isinstance(value, str) and value == "auto":
+            return value
+        raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+
+    def parse(self, text: str) -> bool | str:
+        """Return what "on", "off" or "auto" stands for."""
+        return {"on": True, "off": False}.get(text, text)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return {"enum": ["auto", True, False]} if self.auto else {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number from `low` to `high`."""
+
+    low: float
+    high: float
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, in words."""
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    def check(self, value: Any, name: str) -> float:
+        """Return the value, or raise an `OptionError`."""
+        number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+        if not number or not self.low <= float(value) <= self.high:
+            raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+        return float(value)
+
+    def parse(self, text: str) -> float | str:
+        """Return the number, or the text if it is not one."""
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An integer other than 0 that counts layers from 1, or from the end if it is negative."""
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, in words."""
+        return "an integer from 1, or a negative one, which counts from the end"
+
+    def check(self, value: Any, name: str) -> int:
+        """Return the value, or raise an `OptionError`."""
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+        return int(value)
+
+    def parse(self, text: str) -> int | str:
+        """Return the integer, or the text if it is not one."""
+        try:
+            return int(text)
+        except ValueError:
+            return text
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": _LARGEST},
+                {"type": "integer", "minimum": -_LARGEST, "maximum": -1},
+            ]
+        }
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of an explanation.
+
+    Attributes:
+        name: Its name in Python, in JSON and, with dashes, on the command line.
+        kind: The values it takes.
+        default: Its default value.
+        help: What it does, in one sentence or two, in plain text.
+        recorded: Whether a saved explanation records it under `Explanation.options`.
+        needs_model: Why stored attention cannot answer it without the model; empty if it can.
+        in_data_sets: Whether a run over a data set takes it.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    recorded: bool = False
+    needs_model: str = ""
+    in_data_sets: bool = True
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the option's JSON schema, with its default and description."""
+        return {**self.kind.schema(), "default": self.default, "description": self.help}
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "method",
+        Choice(METHODS),
+        "flow",
+        "How edges become scores: raw attention, attention rollout or attention flow.",
+    ),
+    Option(
+        "layer",
+        Integer(),
+        -1,
+        "The layer whose embedding is explained, from 1; -1 is the last.",
+    ),
+    Option(
+        "position",
+        Choice(POSITIONS, index="an index", other="the name of an image's token"),
+        "auto",
+        "The position whose embedding is explained: an index, cls, mask or last. auto is the mask "
+        "of a masked language model, the last token of a causal model, the last target token of an "
+        "encoder-decoder, and CLS otherwise (the first token if there is no CLS). For an "
+        "encoder-decoder, an index counts target positions. For an image, a patch may be named by "
+        "row and column, such as 3,4.",
+    ),
+    Option(
+        "edges",
+        Choice(EDGES),
+        "attention",
+        "What an edge weighs: attention; gradient, the mean over heads of relu(dy/dA * A) where y "
+        "is the target's logit; effective, the part of each head's attention that its values let "
+        "through (Brunner et al. 2020); or value_norm, the norm of the vector that attention moves "
+        "from one position to another (Kobayashi et al. 2020).",
+        recorded=True,
+    ),
+    Option(
+        "target",
+        Choice(index="its index", other="a class or token", none=True),
+        None,
+        "The class or token that is explained. By default, what the model predicts.",
+        needs_model="the target is stored, and another one needs the model",
+    ),
+    Option(
+        "heads",
+        Choice(FUSIONS, index="the index of a head"),
+        "mean",
+        "How heads are fused: mean, max, min, sum, or the index of one head. Gradient edges are "
+        "the mean over heads. Value norms combine all heads, or take the one given.",
+        recorded=True,
+    ),
+    Option(
+        "residual",
+        Number(0.0, 1.0),
+        0.5,
+        "The share of the residual connection, from 0 to 1. value_norm edges measure it for each "
+        "layer and position.",
+        recorded=True,
+    ),
+    Option(
+        "receptive_field",
+        Switch(auto=True),
+        "auto",
+        "Divide rollout and flow by what uniform attention over the same mask gives, so that a "
+        "token does not score for being early. auto does so for causal models.",
+        recorded=True,
+    ),
+    Option(
+        "units",
+        Choice(UNITS),
+        "tokens",
+        "What is scored: tokens, or the sums of their scores over words or sentences.",
+        recorded=True,
+    ),
+    Option(
+        "special_tokens",
+        Switch(),
+        True,
+        "Keep special tokens among those scored.",
+        recorded=True,
+    ),
+    Option(
+        "drop_sink",
+        Switch(),
+        False,
+        "Leave out the attention sink: the token that most positions attend to regardless of "
+        "content. For an encoder-decoder, one of the source and one of the target; a note names "
+        "them.",
+        recorded=True,
+    ),
+    Option(
+        "truncate",
+        Switch(),
+        False,
+        "Cut a text that is longer than the model takes, instead of raising an error.",
+        needs_model="the texts are stored as they were read",
+    ),
+    Option(
+        "keep_heads",
+        Switch(),
+        False,
+        "Keep the attention of each head in the trace, so that a page can show single heads. Only "
+        "for attention edges of models that read one text.",
+        in_data_sets=False,
+    ),
+)
+
+
+class Options(Mapping[str, Any]):
+    """The options of one explanation, checked and complete.
+
+    A read-only mapping whose values are also attributes.
+
+    Args:
+        **given: The options that differ from their defaults.
+
+    Raises:
+        OptionError: If there is no such option, a value is not valid, or two of them exclude each
+            other. The message names the option, the value and what is accepted.
+
+    Example:
+        >>> options = Options(method="rollout", units="words")
+        >>> options.method, options.layer
+        ('rollout', -1)
+        >>> options.replace(layer=2).layer
+        2
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, **given: Any) -> None:
+        names = [option.name for option in OPTIONS]
+        for name in given:
+            if name not in names:
+                raise OptionError(f"unknown option {name!r}; expected {', '.join(names)}")
+        self._values = {
+            option.name: option.kind.check(given[option.name], option.name)
+            if option.name in given
+            else option.default
+            for option in OPTIONS
+        }
+        _check_together(self)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called for names that are not attributes already. Unpickling asks before there are
+        # values.
+        if name != "_values" and name in self._values:
+            return self._values[name]
+        raise AttributeError(f"Options has no attribute {name!r}")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        given = (f"{name}={self[name]!r}" for name in self if self[name] != _default(name))
+        return f"Options({', '.join(given)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _options_of, (dict(self),)
+
+    def replace(self, **changed: Any) -> Options:
+        """Return these options with some changed."""
+        return Options(**{**self._values, **changed})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every option and its value, as JSON can hold them."""
+        return dict(self._values)
+
+    def recorded(self, *, receptive_field: bool) -> dict[str, Any]:
+        """Return what a saved explanation records.
+
+        Args:
+            receptive_field: What "auto" turned out to be.
+        """
+        values = {option.name: self[option.name] for option in OPTIONS if option.recorded}
+        values["receptive_field"] = receptive_field
+        if self.edges == "value_norm":
+            values["residual"] = "measured"
+        return values
+
+
+def _options_of(values: dict[str, Any]) -> Options:
+    return Options(**values)
+
+
+def _default(name: str) -> Any:
+    return next(option.default for option in OPTIONS if option.name == name)
+
+
+def _check_together(options: Options) -> None:
+    """Refuse options that edges settle by themselves."""
+    edges, heads = options.edges, options.heads
+    if options.keep_heads and edges != "attention":
+        raise OptionError(f"keep_heads=True requires edges='attention'; edges is {edges!r}")
+    if edges == "gradient" and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='gradient' is the mean over heads of relu(dy/dA * A); "
+            "expected 'mean'"
+        )
+    if edges == "value_norm":
+        if isinstance(heads, str) and heads != "mean":
+            raise OptionError(
+                f"heads is {heads!r}, but edges='value_norm' adds the vectors of all heads before "
+                "it takes their norm; expected 'mean', which combines all heads, or the index of "
+                "one"
+            )
+        if options.residual != 0.5:
+            raise OptionError(
+                f"residual is {options.residual!r}, but edges='value_norm' measures the residual's "
+                "share; leave it out"
+            )
+
+
+# ---- What is made from the table -----------------------------------------------------------------
+
+
+def json_schema() -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of each option, by name."""
+    return {option.name: option.json_schema() for option in OPTIONS}
+
+
+def markdown_table() -> str:
+    """Return the options as a Markdown table, for the documentation."""
+    rows = [
+        f"| `{option.name}` | `{option.default!r}` | {option.help.replace('|', chr(92) + '|')} |"
+        for option in OPTIONS
+    ]
+    return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def document(text: str, indent: int = 12) -> str:
+    """Return a docstring with the line ``**options`` replaced by one entry for each option.
+
+    Args:
+        text: The docstring, which has a line that is ``**options`` and nothing else.
+        indent: How many spaces that line is indented by.
+    """
+    margin = " " * indent
+    entries = "\n".join(f"{margin}{option.name}: {option.help}" for option in OPTIONS)
+    return text.replace(f"{margin}**options\n", f"{entries}\n")
+
+
+def sign(function: Any) -> Any:
+    """Give a function that takes ``**options`` the signature and documentation of the table.
+
+    Args:
+        function: A function, or method, whose last parameter is ``**options``. Its docstring may
+            have a line ``**options`` among its arguments.
+
+    Returns:
+        The same function.
+    """
+    signature = inspect.signature(function)
+    first = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default)
+        for option in OPTIONS
+        if option.name not in signature.parameters
+    ]
+    function.__signature__ = signature.replace(parameters=[*first, *named])
+    function.__doc__ = document(function.__doc__ or "")
+    return function
