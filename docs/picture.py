@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from attnflow import Explainer, Explanation
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 from attnflow.view import theme
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def main() -> None:
     explainer = Explainer.from_pretrained(checkpoint())
     explanation = explainer.explain(SENTENCE, keep_heads=True)
     # Where the model lies on this machine is nobody's business.
-    named = {**explanation.to_dict(trace=True), "model": "paper/checkpoint"}
+    named = {**explanation.to_dict(trace=True), "model": "verb_number/checkpoint"}
     Explanation.from_dict(named).save(HERE / "keys.json")
     found = [explainer.explain(SENTENCE, method=method, layer=layer) for method, layer in PANELS]
     (HERE / "keys.svg").write_bytes(theme.content(draw(found), ".svg"))

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from attnflow import Explainer
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 
 SENTENCE = "the key to the cabinets in the old houses"
 ARABIC = "مفاتيح الخزانة القديمة على الطاولة"

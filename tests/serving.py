@@ -121,8 +121,8 @@ def main():
 
     from attnflow import scoring
     from attnflow.cli import main as command
-    from attnflow.explain import Explainer
-    from attnflow.paper import checkpoint
+    from attnflow.models import Explainer
+    from attnflow.models.verb_number import checkpoint
 
     gate, *arguments = sys.argv[1:]
     explainer = Explainer.from_pretrained(checkpoint())

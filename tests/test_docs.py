@@ -14,7 +14,7 @@ import pytest
 
 from attnflow import Explainer, Explanation
 from attnflow.cli import COMMANDS
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -131,7 +131,7 @@ def test_the_examples_give_what_the_documentation_shows(name, tmp_path, monkeypa
 def test_the_explanation_in_the_documentation_is_what_the_shipped_model_gives():
     shown = Explanation.load(DOCS / "keys.json")
     made = Explainer.from_pretrained(checkpoint()).explain(shown.text, method=shown.method)
-    assert shown.model == "paper/checkpoint"
+    assert shown.model == "verb_number/checkpoint"
     assert shown.tokens == made.tokens
     assert shown.prediction.label == made.prediction.label
     np.testing.assert_allclose(shown.layer_scores, made.layer_scores, atol=1e-4)

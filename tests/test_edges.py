@@ -14,7 +14,7 @@ from attnflow.cli import main
 from attnflow.edges.effective import effective_attention, effective_rows
 from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError, OptionError
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from test_capture import MODELS, build, score_of, state_of, texts, unusual
 from test_explain import SIZES, VOCABULARY, classifier, decoder, encoder  # noqa: F401  (fixtures)
 from test_vision import explain as explain_image

@@ -19,7 +19,7 @@ from attnflow.correlation import spearman
 from attnflow.errors import DataError, OptionError, TextError
 from attnflow.evaluate import EvaluatedText, Evaluation, Skipped, evaluate
 from attnflow.evaluate.baselines import BASELINES, baseline_scores
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.importance import importance
 
 SENTENCE = "the keys key to cabinet are is on table a film that no one will forget"

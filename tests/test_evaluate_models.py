@@ -15,7 +15,7 @@ from attnflow.errors import OptionError, TextError
 from attnflow.evaluate import Evaluation, evaluate
 from attnflow.evaluate.baselines import IMAGE_BASELINES
 from attnflow.evaluate.faithfulness import faithfulness
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.importance import importance
 from test_importance import WORDS, build_pair, photo
 from tiny import sharpen

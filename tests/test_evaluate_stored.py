@@ -17,7 +17,7 @@ from attnflow.errors import DataError, OptionError, TextError
 from attnflow.evaluate import evaluate_stored
 from attnflow.evaluate import stored as module
 from attnflow.evaluate.baselines import BASELINES
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.importance import importance
 from test_importance import build_pair
 from tiny import sharpen, wordpiece_tokenizer

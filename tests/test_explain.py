@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import attnflow
 from attnflow.cli import explain as explain_command
 from attnflow.cli import main
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from tiny import sharpen, wordpiece_tokenizer
 
 SENTENCE = "the keys key to cabinet s are is on table a film that no one will forget"

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 import attnflow
 from attnflow.evaluate import faithfulness as module
 from attnflow.evaluate.faithfulness import FRACTIONS, Faithfulness, faithfulness
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from tiny import sharpen
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import attnflow
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.importance import (
     REFERENCES,
     answer,

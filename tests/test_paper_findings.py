@@ -19,7 +19,7 @@ from attnflow.cli import main
 from attnflow.errors import DataError, ModelError, TextError
 from attnflow.flow import head_flow
 from attnflow.importance import importance
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 from attnflow.paper.findings import heads, saturation_by_layer
 from attnflow.paper.script import as_scripted, dense_spearman
 from attnflow.rollout import head_rollout

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import attnflow
 from attnflow.capture import capture_pair
 from attnflow.cli import main
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.graph import UNIT, encoder_decoder_graph
 from attnflow.view import pieces
 from test_encoder_decoder import flow_of_ortools, layered_arcs

@@ -21,7 +21,7 @@ from schemathesis.checks import load_all_checks
 
 from attnflow import Explainer, Explanation, OptionError, attention_flow
 from attnflow.cli import main
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 from attnflow.serve import Limits, listen
 from attnflow.serve.guard import HEADERS, Hosts
 from attnflow.serve.metrics import Metrics

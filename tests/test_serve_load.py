@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attnflow import Explainer
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 from attnflow.serve.server import _signals
 from serving import serving
 

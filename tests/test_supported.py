@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import attnflow
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from test_capture import CAUSAL, MODELS, build, state_of, unusual
 from test_explain import VOCABULARY, decoder_tokenizer
 from tiny import wordpiece_tokenizer

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 import attnflow
 from attnflow.capture import capture_pair
 from attnflow.cli import main
-from attnflow.explain import Explainer
+from attnflow.models import Explainer
 from attnflow.graph import UNIT, encoder_decoder_graph
 from attnflow.sound import Listener, stretches
 from test_encoder_decoder import flow_of_ortools, layered_arcs

@@ -24,10 +24,10 @@ from attnflow.errors import (
     OptionError,
     TextError,
 )
-from attnflow.explain import Explainer
 from attnflow.explanation import Explanation
 from attnflow.flow import attention_flow, head_flow, saturation
 from attnflow.graph import AttentionGraph, encoder_decoder_graph
+from attnflow.models import Explainer
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout, head_rollout
 

@@ -5,6 +5,7 @@ __all__ = [
     "AttnflowError",
     "DataError",
     "GraphSizeError",
+    "ImageError",
     "MissingExtraError",
     "ModelError",
     "OptionError",
@@ -38,6 +39,10 @@ class ModelError(AttnflowError, ValueError):
 
 class TextError(AttnflowError, ValueError):
     """A text is empty, not text, or longer than the model takes."""
+
+
+class ImageError(OptionError, TextError):
+    """An image cannot be read, or is not an image."""
 
 
 class DataError(AttnflowError, ValueError):

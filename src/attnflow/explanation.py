@@ -11,18 +11,20 @@ import json
 import math
 import os
 import sys
-import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow import fields
 from attnflow.correlation import spearman
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.files import write_whole
+from attnflow.options import METHODS
+from attnflow.resample import INTERPOLATIONS, Area, resampled
+from attnflow.tokens import Tokens, summed
 from attnflow.trace import Trace
 
 if TYPE_CHECKING:
@@ -31,10 +33,8 @@ if TYPE_CHECKING:
 
     from attnflow.view.widget import Widget
 
-__all__ = ["Comparison", "Explanation", "Prediction", "clusters"]
+__all__ = ["Comparison", "Explanation", "Prediction", "check_path"]
 
-METHODS = ("raw", "rollout", "flow")
-INTERPOLATIONS = ("bilinear", "nearest")
 # How a JPEG and a PNG file begin, and how long a picture may be, in bytes.
 PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 MOST_PICTURE = 1_000_000
@@ -71,7 +71,7 @@ class Comparison(NamedTuple):
     top_k_overlap: float
 
 
-class Explanation:
+class Explanation(fields.Frozen):
     """Scores for the tokens of a text or an image, and how they were made.
 
     Explanations are immutable: arrays are read-only copies, and attributes cannot be set.
@@ -110,8 +110,8 @@ class Explanation:
         layer_scores: As given, float64, read-only.
         method: As given.
         layer: As given.
-        position: As given. `words` and `without_special_tokens` leave it alone, so that it
-            remains the index among the model's tokens, not among `tokens`.
+        position: As given. `by_unit` and `without_special_tokens` do not change it: it remains an
+            index among the model's tokens, not among `tokens`.
         text: As given.
         spans: As given, a tuple.
         special: As given, a tuple.
@@ -145,7 +145,7 @@ class Explanation:
         ... )
         >>> explanation.top(2)
         [('key', 0.5), ('##s', 0.2)]
-        >>> explanation.words().tokens
+        >>> explanation.by_unit("words").tokens
         ('[CLS]', 'the', 'keys', '[SEP]')
     """
 
@@ -214,9 +214,9 @@ class Explanation:
         trace: Trace | None = None,
         picture: bytes | None = None,
     ) -> None:
-        names = _strings(tokens, "tokens")
-        values = _numbers(scores, "scores", 1)
-        layers = _numbers(layer_scores, "layer_scores", 2)
+        names = fields.strings(tokens, "tokens")
+        values = fields.numbers(scores, "scores", "(T,)")
+        layers = fields.numbers(layer_scores, "layer_scores", "(L, T)")
         if values.shape != (len(names),):
             raise OptionError(
                 f"scores has {len(values)} numbers, but there are {len(names)} tokens"
@@ -226,47 +226,40 @@ class Explanation:
                 f"layer_scores has shape {layers.shape}, but there are {len(names)} tokens: "
                 f"expected (L, {len(names)})"
             )
-        if _string(method, "method") not in METHODS:
+        if fields.string(method, "method") not in METHODS:
             raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        number = _integer(layer, "layer")
+        number = fields.integer(layer, "layer")
         if not 1 <= number <= len(layers):
             raise OptionError(
                 f"layer is {number}, but layer_scores has {len(layers)} layers: "
                 f"expected 1 to {len(layers)}"
             )
-        index = _integer(position, "position")
-        if index < 0:
-            raise OptionError(f"position must be 0 or more, got {index}")
-        source = _string(text, "text")
-        given: dict[str, Any] = {
-            "tokens": names,
-            "scores": values,
-            "layer_scores": layers,
-            "method": method,
-            "layer": number,
-            "position": index,
-            "target": None if target is None else _string(target, "target"),
-            "prediction": None if prediction is None else _prediction(prediction),
-            "text": source,
-            "spans": _spans(spans, len(names), len(source)),
-            "special": (flags := _booleans(special, "special", len(names))),
-            "model": _string(model, "model"),
-            "task": _string(task, "task"),
-            "options": _options(options),
-            "saturation": None if saturation is None else _share(saturation, "saturation"),
-            "notes": _strings(notes, "notes"),
-            "grid": None if grid is None else _grid(grid, names, flags),
-            "trace": None if trace is None else _trace(trace, layers, index, len(source)),
-            "picture": None if picture is None else _picture(picture, grid),
-        }
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"an Explanation is immutable: {name!r} cannot be set")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an Explanation is immutable: {name!r} cannot be deleted")
+        index = fields.integer(position, "position", 0)
+        source = fields.string(text, "text")
+        flags = fields.booleans(special, "special", len(names))
+        if options is not None and not isinstance(options, Mapping):
+            raise OptionError(f"options must be a dictionary, got {fields.short(options)}")
+        self._set(
+            tokens=names,
+            scores=values,
+            layer_scores=layers,
+            method=method,
+            layer=number,
+            position=index,
+            target=None if target is None else fields.string(target, "target"),
+            prediction=None if prediction is None else _prediction(prediction),
+            text=source,
+            spans=fields.spans(spans, len(names), len(source)),
+            special=flags,
+            model=fields.string(model, "model"),
+            task=fields.string(task, "task"),
+            options=fields.frozen(options or {}, "options"),
+            saturation=None if saturation is None else fields.share(saturation, "saturation"),
+            notes=fields.strings(notes, "notes"),
+            grid=None if grid is None else _grid(grid, names, flags),
+            trace=None if trace is None else _trace(trace, layers, index, len(source)),
+            picture=None if picture is None else _picture(picture, grid),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Explanation):
@@ -299,7 +292,10 @@ class Explanation:
         Raises:
             OptionError: If `k` is not an integer of 1 or more.
         """
-        return [(self.tokens[i], float(self.scores[i])) for i in self._highest(_count(k))]
+        return [
+            (self.tokens[i], float(self.scores[i]))
+            for i in self._highest(fields.integer(k, "k", 1))
+        ]
 
     def compare(self, other: "Explanation", k: int = 5) -> Comparison:
         """Return how far another explanation of the same tokens agrees with this one.
@@ -316,7 +312,7 @@ class Explanation:
         Raises:
             OptionError: If the tokens are not the same, or `k` is not an integer of 1 or more.
         """
-        count = _count(k)
+        count = fields.integer(k, "k", 1)
         if not isinstance(other, Explanation):
             raise OptionError(f"other must be an Explanation, got {type(other).__name__}")
         if self.tokens != other.tokens:
@@ -336,35 +332,24 @@ class Explanation:
             The explanation, with the option ``special_tokens`` set to False.
         """
         kept = [i for i, special in enumerate(self.special) if not special]
-        return self._regrouped(
-            [[i] for i in kept],
-            tokens=[self.tokens[i] for i in kept],
-            spans=[self.spans[i] for i in kept],
-            special=[False] * len(kept),
-            options={**self.options, "special_tokens": False},
-        )
+        options = {**self.options, "special_tokens": False}
+        return self._with(self.pieces.select(kept), [[i] for i in kept], options)
 
-    def words(self) -> "Explanation":
-        r"""Return the explanation with the tokens of each word added up.
+    def by_unit(self, units: str) -> "Explanation":
+        r"""Return the explanation with the scores of each word or sentence added up.
 
-        Words are found in the text, and tokens belong to words by their spans. A word is what
-        lies between whitespace, with punctuation and symbols apart, much as in Unicode's word
-        boundaries (UAX #29): "don't", "e-mail" and "3.14" are words, and "table." is two. What a
-        reader sees as one character, such as an emoji with joiners or a letter with combining
-        marks, is never divided. Chinese, Japanese, Thai, Lao, Khmer and Burmese do not mark where
-        words end; there a token stays as it is.
+        `attnflow.tokens.Tokens.grouped` says what belongs together.
 
-        A token that reaches into several words makes them one. A token of spaces alone counts for
-        the word that follows it, as the space before a word does; one with a line break stands
-        for itself. Special tokens, and tokens without a span, stay as they are.
+        Args:
+            units: "tokens", "words" or "sentences".
 
         Returns:
-            The explanation of the words, with the option ``words`` set to True. Its tokens are the
-            words as the text has them, with their spans. Scores, of every layer too, are the sums
-            over the tokens of a word. `position` is still the index among the model's tokens.
+            The explanation of the words or sentences, with the option ``units`` set. Its tokens are
+            pieces of the text, with their spans. `position` remains an index among the model's
+            tokens.
 
         Raises:
-            OptionError: If it is the explanation of an image, which has no words.
+            OptionError: If there are no such units, or it is the explanation of an image.
 
         Example:
             >>> import numpy as np
@@ -381,25 +366,17 @@ class Explanation:
             ...     model="tiny",
             ...     task="causal-lm",
             ... )
-            >>> explanation.words().top(3)
+            >>> explanation.by_unit("words").top(3)
             [("don't", 0.5), ('panic', 0.25), ('!', 0.25)]
         """
         if self.grid is not None:
-            raise OptionError("this is the explanation of an image, which has patches and no words")
-        groups, spans = _group_into_words(self.text, self.spans, self.special)
-        names = []
-        for group, span in zip(groups, spans, strict=True):
-            first = group[0]
-            own = "" if span is None or self.special[first] else self.text[span[0] : span[1]]
-            # What has no text of its own is a single token, and keeps its name.
-            names.append(own or self.tokens[first])
-        return self._regrouped(
-            groups,
-            tokens=names,
-            spans=spans,
-            special=[self.special[group[0]] for group in groups],
-            options={**self.options, "words": True},
-        )
+            raise OptionError(f"units is {units!r}, but the patches of an image have no text")
+        return self._with(*self.pieces.grouped(units), {**self.options, "units": units})
+
+    @property
+    def pieces(self) -> Tokens:
+        """The tokens with their text, spans and special marks, as one value."""
+        return Tokens(self.text, self.tokens, self.spans, self.special)
 
     def map(
         self, size: tuple[int, int] | str | None = None, *, interpolation: str = "bilinear"
@@ -455,7 +432,8 @@ class Explanation:
         values = np.full(self.grid, np.nan)
         for token, score, special in zip(self.tokens, self.scores, self.special, strict=True):
             if not special:
-                values[_cell(token)] = score
+                row, _, column = token.partition(",")
+                values[int(row), int(column)] = score
         if size is None:
             return values
         if isinstance(size, str):
@@ -465,7 +443,7 @@ class Explanation:
             if size is None:
                 raise OptionError("size is 'image', but the image's size is not known; give it")
         area = self.options.get("area", (0.0, 0.0, 1.0, 1.0))
-        return _resampled(values, _pair(size, "size"), _area(area), interpolation)
+        return resampled(values, fields.pair(size, "size"), _area(area), interpolation)
 
     def without_trace(self) -> "Explanation":
         """Return the explanation without its trace, which is by far the largest part of it.
@@ -502,7 +480,7 @@ class Explanation:
             "spans": [None if span is None else list(span) for span in self.spans],
             "special": list(self.special),
             "saturation": self.saturation,
-            "options": _thawed(self.options),
+            "options": fields.thawed(self.options),
             "notes": list(self.notes),
             "grid": None if self.grid is None else list(self.grid),
         }
@@ -528,15 +506,19 @@ class Explanation:
         """
         if not isinstance(data, Mapping):
             raise OptionError(
-                f'data must be a dictionary with "format": {FORMAT!r}, got {_short(data)}'
+                f'data must be a dictionary with "format": {FORMAT!r}, got {fields.short(data)}'
             )
         if data.get("format") != FORMAT:
-            found = f"its format is {_short(data['format'])}" if "format" in data else "it has none"
+            found = (
+                f"its format is {fields.short(data['format'])}"
+                if "format" in data
+                else "it has none"
+            )
             raise OptionError(f"data must have the format {FORMAT!r}, but {found}")
         version = data.get("version")
         if isinstance(version, bool) or version != VERSION:
             raise OptionError(
-                f"data has version {_short(version)} of {FORMAT!r}; "
+                f"data has version {fields.short(version)} of {FORMAT!r}; "
                 f"this release of attnflow reads version {VERSION}"
             )
         # Explanations stored before there were any of images have no grid, and many no trace.
@@ -550,7 +532,7 @@ class Explanation:
             if set(prediction) != set(Prediction._fields):
                 raise OptionError(
                     f"prediction must have {', '.join(Prediction._fields)}, "
-                    f"got {_short(prediction)}"
+                    f"got {fields.short(prediction)}"
                 )
             given["prediction"] = Prediction(**prediction)
         if isinstance(given["trace"], Mapping):
@@ -723,264 +705,22 @@ class Explanation:
             columns[f"layer_{layer}"] = row.tolist()
         return columns
 
-    def _regrouped(self, groups: list[list[int]], **changed: Any) -> "Explanation":
+    def _with(
+        self, pieces: Tokens, groups: list[list[int]], options: Mapping[str, Any]
+    ) -> "Explanation":
         """Return this explanation with other tokens, whose scores are sums over groups of mine."""
-        layers = np.empty((len(self.layer_scores), len(groups)))
-        for column, group in enumerate(groups):
-            layers[:, column] = self.layer_scores[:, group].sum(axis=1)
-        given = {name: getattr(self, name) for name in self.__slots__} | changed
-        given["scores"] = [self.scores[group].sum() for group in groups]
-        given["layer_scores"] = layers
-        return Explanation(**given)
-
-
-# Words. Python's standard library has neither character clusters nor word boundaries; what is
-# here follows Unicode's annex 29 as far as grouping tokens needs it.
-
-_ZERO_WIDTH_SPACE = "\u200b"
-_ZERO_WIDTH_JOINER = "\u200d"
-# Letters that are written as part of the letter before, although Unicode does not call them marks:
-# Thai and Lao "am", the halfwidth voicing marks of Kana, and skin tones.
-_EXTENDING = frozenset("\u0e33\u0eb3\uff9e\uff9f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
-# Between two letters or digits these are part of the word; the others are so between two digits.
-_WITHIN_WORDS = frozenset("'\u2019.\u2024\u00b7-\u2010\u2011\u05f3\u05f4")
-_WITHIN_NUMBERS = frozenset(",:\u066b\u066c")
-# Scripts that are written without a space between words.
-_WITHOUT_SPACES = (
-    (0x0E01, 0x0EDF),  # Thai, Lao
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17D3),  # Khmer
-    (0x2E80, 0x2FDF),  # radicals of Han
-    (0x3005, 0x3007),  # marks and numbers of Han
-    (0x3021, 0x3029),
-    (0x3031, 0x3035),
-    (0x3038, 0x303C),
-    (0x3041, 0x309F),  # Hiragana
-    (0x30A1, 0x30FA),  # Katakana, but for its middle dot
-    (0x30FC, 0x30FF),
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),  # Han
-    (0x4E00, 0x9FFF),
-    (0xA9E0, 0xA9FE),  # Myanmar
-    (0xAA60, 0xAA7F),
-    (0xF900, 0xFAFF),  # Han
-    (0xFF66, 0xFF9F),  # halfwidth Katakana
-    (0x1AFF0, 0x1B16F),  # Kana
-    (0x20000, 0x3FFFF),  # Han
-)
-
-
-def clusters(text: str) -> list[tuple[int, int]]:
-    r"""Divide a text into the characters that a reader sees.
-
-    A letter with its combining marks, an emoji with its joiners, skin tone or variation selector,
-    a flag, and a syllable of Hangul letters are one such character each.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The start and end of each, in order and without gaps.
-
-    Example:
-        >>> clusters("ne\u0301e")  # an e with a combining accent, and one without
-        [(0, 1), (1, 3), (3, 4)]
-    """
-    starts: list[int] = []
-    half_flag = False
-    for index, character in enumerate(text):
-        before = text[index - 1] if index else " "
-        flag = "\U0001f1e6" <= character <= "\U0001f1ff"
-        other_half = flag and half_flag
-        half_flag = flag and not other_half
-        if _is_space(before) or not (other_half or _extends(character, before)):
-            starts.append(index)
-    return list(zip(starts, [*starts[1:], len(text)], strict=True)) if text else []
-
-
-def _extends(character: str, before: str) -> bool:
-    if character.isascii() or _is_space(character):
-        # Nothing in ASCII is a mark, and a joiner before it has nothing to join.
-        return False
-    return (
-        unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf")
-        or character in _EXTENDING
-        or before == _ZERO_WIDTH_JOINER
-        or (_is_inner_jamo(character) and _is_hangul(before))
-    )
-
-
-def _is_inner_jamo(character: str) -> bool:
-    return "\u1160" <= character <= "\u11ff" or "\ud7b0" <= character <= "\ud7fb"
-
-
-def _is_hangul(character: str) -> bool:
-    return "\u1100" <= character <= "\u11ff" or "\ua960" <= character <= "\ud7fb"
-
-
-def _is_space(character: str) -> bool:
-    return character.isspace() or character == _ZERO_WIDTH_SPACE
-
-
-def _kind(character: str) -> str:
-    """Say what a character does to words: "space", "alone", "word" or "other"."""
-    if _is_space(character):
-        return "space"
-    code = ord(character)
-    if code >= 0x0E01 and any(first <= code <= last for first, last in _WITHOUT_SPACES):
-        return "alone"
-    category = unicodedata.category(character)
-    return "word" if category[0] in "LNM" or category == "Pc" else "other"
-
-
-def _stretches(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Divide a text into words and what stands beside them.
-
-    Returns:
-        For each character the number of its stretch, -1 for whitespace; and for each character
-        the start and end of its cluster.
-    """
-    bounds = clusters(text)
-    parts = [text[start:end] for start, end in bounds]
-    kinds = [_kind(part[0]) for part in parts]
-
-    def inside(i: int) -> bool:
-        """Whether the cluster is punctuation between two parts of a word."""
-        if not (0 < i < len(parts) - 1 and kinds[i - 1] == kinds[i + 1] == "word"):
-            return False
-        if parts[i][0] in _WITHIN_WORDS:
-            return True
-        digits = parts[i - 1][0].isdigit() and parts[i + 1][0].isdigit()
-        return digits and parts[i][0] in _WITHIN_NUMBERS
-
-    stretch_of: list[int] = []
-    cluster_of: list[tuple[int, int]] = []
-    stretch = -1
-    for i, part in enumerate(parts):
-        size = len(part)
-        cluster_of += [bounds[i]] * size
-        if kinds[i] == "space":
-            stretch_of += [-1] * size
-            continue
-        if kinds[i] == "word":
-            joined = i > 0 and (kinds[i - 1] == "word" or inside(i - 1))
-        else:
-            # An ellipsis or a dash of hyphens is one, but each emoji is one of its own.
-            repeated = i > 0 and kinds[i] == "other" and part == parts[i - 1]
-            joined = inside(i) or (repeated and unicodedata.category(part[0]) != "So")
-        if not joined:
-            stretch += 1
-        stretch_of += [stretch] * size
-    return stretch_of, cluster_of
-
-
-def _group_into_words(
-    text: str, spans: Sequence[tuple[int, int] | None], special: Sequence[bool]
-) -> tuple[list[list[int]], list[tuple[int, int] | None]]:
-    """Return the tokens of each word, and its span, in the order of their first tokens."""
-    stretch_of, cluster_of = _stretches(text)
-    # Per token: the characters it stands for, whole clusters without the whitespace around them.
-    extents: dict[int, tuple[int, int]] = {}
-    blanks: dict[int, tuple[int, int]] = {}
-    for token, span in enumerate(spans):
-        if span is None or special[token]:
-            continue
-        visible = [i for i in range(*span) if stretch_of[i] >= 0]
-        if visible:
-            extents[token] = (cluster_of[visible[0]][0], cluster_of[visible[-1]][1])
-        else:
-            blanks[token] = span
-
-    # A token that reaches into several stretches makes them one word.
-    glued: set[int] = set()
-    for start, end in extents.values():
-        glued.update(range(stretch_of[start] + 1, stretch_of[end - 1] + 1))
-    word_of = {}
-    word = -1
-    for stretch in range(max(stretch_of, default=-1) + 1):
-        word += stretch not in glued
-        word_of[stretch] = word
-
-    words = {token: word_of[stretch_of[start]] for token, (start, _) in extents.items()}
-    ends: dict[int, int] = {}
-    for token, (_, end) in extents.items():
-        ends[words[token]] = max(end, ends.get(words[token], 0))
-    for token, (start, end) in blanks.items():
-        if ends and not any(character in "\n\r" for character in text[start:end]):
-            # The first word that ends after the token, or else the last.
-            words[token] = min((w for w in ends if ends[w] > start), default=max(ends))
-
-    members: dict[tuple[str, int], list[int]] = {}
-    for token in range(len(spans)):
-        key = ("word", words[token]) if token in words else ("token", token)
-        members.setdefault(key, []).append(token)
-    groups = list(members.values())
-    return groups, [_extent(group, extents, spans) for group in groups]
-
-
-def _extent(
-    group: list[int],
-    extents: Mapping[int, tuple[int, int]],
-    spans: Sequence[tuple[int, int] | None],
-) -> tuple[int, int] | None:
-    inside = [extents[token] for token in group if token in extents]
-    if not inside:
-        return spans[group[0]]
-    return min(start for start, _ in inside), max(end for _, end in inside)
-
-
-# Maps of images.
-
-
-def _resampled(
-    values: NDArray[np.float64],
-    size: tuple[int, int],
-    area: tuple[float, float, float, float],
-    interpolation: str,
-) -> NDArray[np.float64]:
-    """Return the map of an image, of which a grid of patches covers an area."""
-    rows, row_of, rows_seen = _weights(size[0], values.shape[0], area[0], area[2])
-    columns, column_of, columns_seen = _weights(size[1], values.shape[1], area[1], area[3])
-    nearest: NDArray[np.float64] = values[row_of][:, column_of]
-    if interpolation == "bilinear":
-        known = np.isfinite(values)
-        # Beside a patch without a score, its share goes to the others.
-        shares = rows @ known @ columns.T
-        sums = rows @ np.where(known, values, 0.0) @ columns.T
-        smooth = np.divide(sums, shares, out=np.full(size, np.nan), where=shares > 0)
-        nearest = np.where(np.isfinite(nearest), smooth, np.nan)
-    nearest[~rows_seen] = np.nan
-    nearest[:, ~columns_seen] = np.nan
-    return nearest
-
-
-def _weights(
-    pixels: int, patches: int, start: float, end: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return how the pixels of one axis depend on its patches.
-
-    Args:
-        pixels: How many pixels there are.
-        patches: How many patches there are.
-        start: Where the first patch begins, as a share of the axis.
-        end: Where the last patch ends.
-
-    Returns:
-        The weights of the patches in each pixel, (pixels, patches), rows summing to 1; the patch
-        that each pixel lies in; and whether it lies in one at all.
-    """
-    # Where the middle of a pixel is, counted in patches.
-    place = ((np.arange(pixels) + 0.5) / pixels - start) / (end - start) * patches
-    inside = (place >= 0) & (place < patches)
-    nearest = np.clip(np.floor(place), 0, patches - 1).astype(np.int64)
-    middle = np.clip(place - 0.5, 0, patches - 1)
-    weights = np.maximum(0.0, 1.0 - np.abs(middle[:, None] - np.arange(patches)))
-    return weights, nearest, inside
-
-
-def _cell(token: str) -> tuple[int, int]:
-    row, _, column = token.partition(",")
-    return int(row), int(column)
+        given = {name: getattr(self, name) for name in self.__slots__}
+        return Explanation(
+            **{
+                **given,
+                "tokens": pieces.names,
+                "spans": pieces.spans,
+                "special": pieces.special,
+                "options": options,
+                "scores": summed(self.scores, groups),
+                "layer_scores": summed(self.layer_scores, groups),
+            }
+        )
 
 
 # Comparison.
@@ -1076,212 +816,64 @@ def check_path(path: str | os.PathLike[str]) -> None:
 # Checks of what an explanation is made from.
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _count(k: Any) -> int:
-    count = _integer(k, "k")
-    if count < 1:
-        raise OptionError(f"k must be 1 or more, got {count}")
-    return count
-
-
-def _integer(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise OptionError(f"{name} must be an integer, got {_short(value)}")
-    return int(value)
-
-
-def _string(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise OptionError(f"{name} must be a string, got {_short(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise OptionError(
-            f"{name} has half a character, {value[error.start]!r}, at {error.start}; "
-            "such text cannot be stored"
-        ) from error
-    return str(value)
-
-
-def _sequence(value: Any, name: str, what: str) -> list[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise OptionError(f"{name} must be a list of {what}, got {_short(value)}")
-    return list(value)
-
-
-def _strings(values: Any, name: str) -> tuple[str, ...]:
-    items = _sequence(values, name, "strings")
-    return tuple(_string(item, f"{name}[{i}]") for i, item in enumerate(items))
-
-
-def _booleans(values: Any, name: str, count: int) -> tuple[bool, ...]:
-    items = _sequence(values, name, "booleans")
-    for i, item in enumerate(items):
-        if not isinstance(item, bool | np.bool_):
-            raise OptionError(f"{name}[{i}] must be True or False, got {_short(item)}")
-    if len(items) != count:
-        raise OptionError(f"{name} has {len(items)} items, but there are {count} tokens")
-    return tuple(bool(item) for item in items)
-
-
-def _spans(values: Any, count: int, length: int) -> tuple[tuple[int, int] | None, ...]:
-    items = _sequence(values, "spans", "pairs")
-    if len(items) != count:
-        raise OptionError(f"spans has {len(items)} items, but there are {count} tokens")
-    spans: list[tuple[int, int] | None] = []
-    for i, item in enumerate(items):
-        if item is None:
-            spans.append(None)
-            continue
-        pair = _sequence(item, f"spans[{i}]", "two integers")
-        if len(pair) != 2:
-            raise OptionError(f"spans[{i}] must be a start and an end, got {_short(item)}")
-        start, end = (_integer(number, f"spans[{i}]") for number in pair)
-        if not 0 <= start <= end <= length:
-            raise OptionError(
-                f"spans[{i}] is ({start}, {end}), but the text has {length} characters: "
-                f"expected 0 <= start <= end <= {length}"
-            )
-        spans.append((start, end))
-    return tuple(spans)
-
-
-def _pair(value: Any, name: str) -> tuple[int, int]:
-    numbers = _sequence(value, name, "two integers")
-    if len(numbers) != 2:
-        raise OptionError(f"{name} must be two integers, got {_short(value)}")
-    first, second = (_integer(number, name) for number in numbers)
-    if min(first, second) < 1:
-        raise OptionError(f"{name} is ({first}, {second}); expected two integers of 1 or more")
-    return first, second
-
-
 def _grid(value: Any, tokens: Sequence[str], special: Sequence[bool]) -> tuple[int, int]:
-    rows, columns = _pair(value, "grid")
+    rows, columns = fields.pair(value, "grid")
     cells = {f"{row},{column}" for row in range(rows) for column in range(columns)}
     for i, token in enumerate(tokens):
         if special[i]:
             continue
         if token not in cells:
             raise OptionError(
-                f"tokens[{i}] is {token!r}, given before or no patch of the grid ({rows}, "
-                f"{columns}); expected a row and a column such as '0,0'"
+                f"tokens[{i}] is {token!r}, which is a duplicate or not a patch of the grid "
+                f"({rows}, {columns}); expected a row and a column such as '0,0'"
             )
         cells.remove(token)
     return rows, columns
 
 
-def _area(value: Any) -> tuple[float, float, float, float]:
-    message = f"the option area is {_short(value)}; expected top, left, bottom and right"
+def _area(value: Any) -> Area:
     numbers = value if isinstance(value, tuple) else ()
-    if len(numbers) != 4 or not all(isinstance(number, int | float) for number in numbers):
-        raise OptionError(message)
+    valid = len(numbers) == 4 and all(isinstance(number, int | float) for number in numbers)
+    if not valid or not (numbers[0] < numbers[2] and numbers[1] < numbers[3]):
+        raise OptionError(
+            f"the option area is {fields.short(value)}; expected top, left, bottom and right"
+        )
     top, left, bottom, right = (float(number) for number in numbers)
-    if not (top < bottom and left < right):
-        raise OptionError(message)
     return top, left, bottom, right
-
-
-def _numbers(values: Any, name: str, axes: int) -> NDArray[np.float64]:
-    shape = "(T,)" if axes == 1 else "(L, T)"
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{name} must be an array of shape {shape}: {error}") from error
-    if array.dtype.kind not in "iuf":
-        raise OptionError(f"{name} must be numbers of shape {shape}, got {_short(values)}")
-    if array.ndim != axes:
-        raise OptionError(f"{name} has shape {array.shape}; expected {shape}")
-    numbers = np.array(array, dtype=np.float64, order="C")
-    if not np.isfinite(numbers).all():
-        where = np.argwhere(~np.isfinite(numbers))[0].tolist()
-        raise OptionError(f"{name}{where} is {numbers[tuple(where)]}; expected a finite number")
-    numbers.flags.writeable = False
-    return numbers
-
-
-def _share(value: Any, name: str) -> float:
-    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not (number and 0 <= value <= 1):
-        raise OptionError(f"{name} must be a number from 0 to 1, got {_short(value)}")
-    return float(value)
 
 
 def _prediction(value: Any) -> Prediction:
     if not (isinstance(value, tuple) and len(value) == 3):
-        raise OptionError(f"prediction must be a Prediction, got {_short(value)}")
+        raise OptionError(f"prediction must be a Prediction, got {fields.short(value)}")
     label, index, probability = value
     return Prediction(
-        _string(label, "prediction.label"),
-        _integer(index, "prediction.index"),
-        _share(probability, "prediction.probability"),
+        fields.string(label, "prediction.label"),
+        fields.integer(index, "prediction.index"),
+        fields.share(probability, "prediction.probability"),
     )
 
 
 def _trace(value: Any, layers: NDArray[np.float64], position: int, length: int) -> Trace:
     if not isinstance(value, Trace):
-        raise OptionError(f"trace must be a Trace, got {_short(value)}")
+        raise OptionError(f"trace must be a Trace, got {fields.short(value)}")
     if value.depth != len(layers):
         raise OptionError(
             f"trace has {value.depth} layers, but layer_scores has {len(layers)}; "
-            "expected as many of each"
+            "expected the same number"
         )
     if position >= len(value.tokens):
         raise OptionError(f"position is {position}, but trace has {len(value.tokens)} tokens")
-    _spans(value.spans, len(value.tokens), length)
+    fields.spans(value.spans, len(value.tokens), length, "trace.spans")
     return value
 
 
 def _picture(value: Any, grid: Any) -> bytes:
     if not isinstance(value, bytes) or not value.startswith(PICTURES):
-        raise OptionError(f"picture must be the bytes of a JPEG or PNG file, got {_short(value)}")
+        raise OptionError(
+            f"picture must be the bytes of a JPEG or PNG file, got {fields.short(value)}"
+        )
     if len(value) > MOST_PICTURE:
         raise OptionError(f"picture has {len(value)} bytes; expected {MOST_PICTURE} or fewer")
     if grid is None:
         raise OptionError("picture is given for a text; expected None, or a grid of patches")
-    return value
-
-
-def _options(options: Any) -> Mapping[str, Any]:
-    if options is None:
-        options = {}
-    if not isinstance(options, Mapping):
-        raise OptionError(f"options must be a dictionary, got {_short(options)}")
-    frozen: Mapping[str, Any] = _frozen(options, "options")
-    return frozen
-
-
-def _frozen(value: Any, name: str) -> Any:
-    """Return a value that JSON can hold, with nothing in it that can be changed."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str):
-        return _string(value, name)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise OptionError(f"{name} is {value}; expected a finite number")
-        return value
-    if isinstance(value, Mapping):
-        return MappingProxyType(
-            {
-                _string(k, f"a name in {name}"): _frozen(v, f"{name}[{k!r}]")
-                for k, v in value.items()
-            }
-        )
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item, f"{name}[{i}]") for i, item in enumerate(value))
-    raise OptionError(f"{name} must be something that JSON can hold, got {_short(value)}")
-
-
-def _thawed(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _thawed(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_thawed(item) for item in value]
     return value

@@ -26,7 +26,7 @@ from attnflow.graph import (
     to_units,
 )
 
-__all__ = ["attention_flow", "flow_bound", "head_flow", "saturation"]
+__all__ = ["attention_flow", "flow_bound", "head_flow", "saturation", "solve_units"]
 
 
 def attention_flow(
@@ -87,7 +87,7 @@ def attention_flow(
     threads = _resolve_threads(num_threads)
     if not isinstance(normalize, bool | np.bool_):
         raise OptionError(f"normalize is {normalize!r}; expected True or False")
-    flow = _in_weights(_solve(graph.units, tops, sources, sinks, threads))
+    flow = _in_weights(solve_units(graph.units, tops, sources, sinks, threads))
     if normalize:
         sums = flow.sum(axis=-1, keepdims=True)
         np.divide(flow, sums, out=flow, where=sums > 0)
@@ -137,7 +137,9 @@ def head_flow(
     sources = resolve_positions(positions, graph)
     sinks = resolve_positions(tokens, graph, "tokens")
     stack = [*graph.units[: top - 1], to_units(weights)]
-    return _in_weights(_solve(stack, np.array([top]), sources, sinks, _resolve_threads(None))[0])
+    return _in_weights(
+        solve_units(stack, np.array([top]), sources, sinks, _resolve_threads(None))[0]
+    )
 
 
 def saturation(
@@ -177,7 +179,7 @@ def saturation(
     graph = as_graph(attentions, heads, residual)
     kept = np.flatnonzero(~graph.padding)
     sources = kept if positions is None else resolve_positions(positions, graph)
-    flow = _solve(
+    flow = solve_units(
         graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None)
     )
     bound = _bound_in_units(graph, sources, kept)
@@ -215,14 +217,25 @@ def _bound_in_units(
     return bound
 
 
-def _solve(
+def solve_units(
     units: Sequence[NDArray[np.int64]] | NDArray[np.int64],
     tops: NDArray[np.int64],
     sources: NDArray[np.int64],
     sinks: NDArray[np.int64],
     threads: int,
 ) -> NDArray[np.int64]:
-    """Return flows in units; layers above the topmost one asked for stay out of it."""
+    """Return maximum flows in whole units, without any check.
+
+    Args:
+        units: The capacities of each layer, lowest first, int64 of shape (n, n).
+        tops: The layers to start from, from 1. Layers above the topmost one are not looked at.
+        sources: The positions to start from.
+        sinks: The input tokens to end in.
+        threads: How many threads to use.
+
+    Returns:
+        Array of shape (tops, sources, sinks).
+    """
     return _maxflow.flow(
         list(units[: int(tops.max())]), tops.tolist(), sources.tolist(), sinks.tolist(), threads
     )

@@ -30,9 +30,11 @@ __all__ = [
     "ROW_TOLERANCE",
     "UNIT",
     "AttentionGraph",
+    "add_residual",
     "as_graph",
     "encoder_decoder_graph",
     "head_capacities",
+    "read_layers",
     "resolve_index",
     "resolve_layer",
     "resolve_layers",
@@ -132,7 +134,7 @@ class AttentionGraph:
             raise AttentionError(
                 "attentions is an AttentionGraph already; pass the attention weights themselves"
             )
-        given = attentions if isinstance(attentions, _Pair) else _read_layers(attentions)
+        given = attentions if isinstance(attentions, _Pair) else read_layers(attentions)
         self.layers: Final[int] = given.layers
         self.tokens: Final[int] = given.tokens
         self.heads: Final[str | int] = given.resolve_heads(heads)
@@ -153,7 +155,7 @@ class AttentionGraph:
         1; padded rows and columns are 0. A position that passes a layer has all its weight on
         itself. Computed when first asked for.
         """
-        capacities = _add_residual(self.attention, self.residual, ~self.padding)
+        capacities = add_residual(self.attention, self.residual, ~self.padding)
         # Not r + (1 - r), which may be off by a bit.
         np.einsum("lii->li", capacities)[self.passing] = 1.0
         capacities.flags.writeable = False
@@ -186,6 +188,14 @@ class AttentionGraph:
             layer[0, 1:].any() or np.triu(layer, 1).any()
             for layer in self.attention
         )
+
+    @cached_property
+    def encoder(self) -> tuple[int, int] | None:
+        """For an encoder-decoder, the layers of its encoder and the tokens of its source."""
+        if not self.passing.any():
+            return None
+        # Targets pass the encoder, and sources all layers above it.
+        return int(self.passing[:, -1].sum()), int((~self.passing[0]).sum())
 
     def residual_of(self, layer: int) -> float | NDArray[np.float64]:
         """Return the residual share of a layer, from 1: a number, or an array of shape (n,)."""
@@ -299,9 +309,9 @@ def encoder_decoder_graph(
                [0.125, 0.375, 0.5  ]])
     """
     pair = _Pair(
-        _read_layers(encoder, "encoder"),
-        _read_layers(decoder, "decoder"),
-        _read_layers(cross, "cross", square=False),
+        read_layers(encoder, "encoder"),
+        read_layers(decoder, "decoder"),
+        read_layers(cross, "cross", square=False),
         allow_empty,
     )
     pair.check()
@@ -344,7 +354,7 @@ def head_capacities(
             "attentions is an AttentionGraph, and its heads are gone after fusion; "
             "pass the attention weights themselves"
         )
-    stack = _read_layers(attentions)
+    stack = read_layers(attentions)
     if stack.head_count is None:
         raise AttentionError(
             f"attentions has no head axis, so head={head!r} cannot be picked; "
@@ -355,7 +365,7 @@ def head_capacities(
     graph = AttentionGraph(attentions, residual=residual)
     weights = stack.read(row)[column].astype(np.float64)
     weights /= weights.sum(axis=1, keepdims=True)
-    return _add_residual(weights, graph.residual_of(row + 1), ~graph.padding), graph
+    return add_residual(weights, graph.residual_of(row + 1), ~graph.padding), graph
 
 
 def to_units(weights: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -672,8 +682,20 @@ class _Pair(NamedTuple):
         return fused
 
 
-def _read_layers(attentions: Any, name: str = "attentions", *, square: bool = True) -> _Stack:
-    """Split attention into layers and check every shape and type."""
+def read_layers(attentions: Any, name: str = "attentions", *, square: bool = True) -> _Stack:
+    """Split attention into layers and check every shape and type.
+
+    Args:
+        attentions: Attention weights as `AttentionGraph` takes them.
+        name: The argument's name, for errors.
+        square: Whether there are as many rows as columns.
+
+    Returns:
+        The layers, with how many heads, rows and tokens they have.
+
+    Raises:
+        AttentionError: If it is not attention.
+    """
     if attentions is None:
         raise AttentionError(f"{name} is None: {NO_WEIGHTS}")
     if isinstance(attentions, list | tuple):
@@ -1047,7 +1069,7 @@ def _fuse_heads(
     return fused
 
 
-def _add_residual(
+def add_residual(
     weights: NDArray[np.float64],
     residual: float | NDArray[np.float64],
     kept: NDArray[np.bool_],
@@ -1055,6 +1077,11 @@ def _add_residual(
     """Return ``(1 - r) W + r I`` for weights of shape (..., n, n), with I only where `kept`.
 
     r is a number, or an array of shape (..., n): a row of W and of I has a share of its own.
+
+    Args:
+        weights: The weights W.
+        residual: The share r.
+        kept: Where positions are not padded, of shape (..., n).
     """
     capacities = (1.0 - np.expand_dims(residual, -1)) * weights
     diagonal = np.einsum("...ii->...i", capacities)  # a view

@@ -8,6 +8,7 @@ set and what a saved explanation records are all made from it. A new option is o
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -470,16 +471,13 @@ def markdown_table() -> str:
     return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def document(text: str, indent: int = 12) -> str:
-    """Return a docstring with the line ``**options`` replaced by one entry for each option.
+def document(text: str) -> str:
+    """Return a docstring in which every option stands in place of the line ``**options: ...``."""
 
-    Args:
-        text: The docstring, which has a line that is ``**options`` and nothing else.
-        indent: How many spaces that line is indented by.
-    """
-    margin = " " * indent
-    entries = "\n".join(f"{margin}{option.name}: {option.help}" for option in OPTIONS)
-    return text.replace(f"{margin}**options\n", f"{entries}\n")
+    def entries(match: re.Match[str]) -> str:
+        return "".join(f"{match[1]}{option.name}: {option.help}\n" for option in OPTIONS)
+
+    return re.sub(r"^( *)\*\*options:.*\n", entries, text, flags=re.MULTILINE)
 
 
 def sign(function: Any) -> Any:
@@ -487,7 +485,7 @@ def sign(function: Any) -> Any:
 
     Args:
         function: A function, or method, whose last parameter is ``**options``. Its docstring may
-            have a line ``**options`` among its arguments.
+            have a line ``**options:`` among its arguments.
 
     Returns:
         The same function.

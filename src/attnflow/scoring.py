@@ -1,132 +1,503 @@
-"""From a graph to the scores of an explanation, the same for texts, pairs of texts and images."""
+"""From a graph to the scores of an explanation.
+
+This is the only code that knows receptive fields, attention sinks, saturation and which layers of a
+graph a model's layers are. It serves one input at a time (`score`), with every layer and several
+positions; and batches of texts (`Batch`), with one layer and one position each, where rollout
+carries one row a text down the layers in one product a layer. Both give the same numbers.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.errors import OptionError
-from attnflow.explanation import Prediction
-from attnflow.flow import attention_flow, flow_bound
-from attnflow.graph import AttentionGraph
+from attnflow.errors import AttentionError
+from attnflow.flow import attention_flow, flow_bound, solve_units
+from attnflow.graph import ROW_TOLERANCE, UNIT, AttentionGraph, add_residual, to_units
+from attnflow.options import Options
 from attnflow.rollout import attention_rollout
+from attnflow.tokens import Tokens, summed
+from attnflow.uniform import uniform_graph
 
 __all__ = [
-    "BATCH_POSITIONS",
-    "EDGES",
-    "METHODS",
-    "check_choices",
-    "check_edges",
+    "Batch",
+    "Finished",
+    "Scored",
+    "Scorer",
+    "finish",
     "gradient_rows",
-    "notes_on",
-    "predict",
-    "relative_to",
-    "saturation_of",
-    "scores_of",
+    "mask_of",
     "shares",
-    "sink_of",
 ]
 
-METHODS: Final = ("raw", "rollout", "flow")
-EDGES: Final = ("attention", "gradient", "effective", "value_norm")
-
-# Items of a batch run together; this many positions keep a processor busy without holding much
-# more attention than one long text would.
-BATCH_POSITIONS: Final = 4096
-
-# From this share on, flow says next to nothing about the position asked about.
+# From this share of saturated tokens on, flow says next to nothing about the position.
 SATURATED: Final = 0.95
 # A token with more than this share of the scores, and most of the attention, is named as a sink.
 SINK: Final = 0.5
+# How many results for uniform attention are kept.
+MOST_UNIFORM: Final = 64
+
+Uniform = dict[Any, NDArray[np.float64]]
+"""The scores of uniform attention, kept for the next input of the same size and mask."""
 
 
-def check_choices(method: Any, edges: Any, receptive_field: Any, switches: dict[str, Any]) -> None:
-    """Check the options that are the same for every kind of model.
+class Scored(NamedTuple):
+    """The scores of one position of an input.
 
-    Raises:
-        OptionError: If one is not valid; the message lists what is.
+    Attributes:
+        scores: For each layer, lowest first, the scores of the T tokens that the position can see,
+            of shape (L, T). A batch has one layer only.
+        position: The position, as an index among the tokens.
+        saturation: For flow, the share of tokens whose flow is as large as it can be from any
+            position. None for other methods.
+        sinks: The tokens that receive most attention from the others: one, or for an
+            encoder-decoder one of the source and one of the target.
+        relative: Whether scores are divided by those of uniform attention.
     """
-    if method not in METHODS:
-        raise OptionError(f"method is {method!r}; expected {', '.join(METHODS)}")
-    if edges not in EDGES:
-        raise OptionError(f"edges is {edges!r}; expected {', '.join(EDGES)}")
-    if receptive_field not in ("auto", True, False):
-        raise OptionError(f"receptive_field is {receptive_field!r}; expected 'auto', True or False")
-    for name, value in switches.items():
-        if not isinstance(value, bool | np.bool_):
-            raise OptionError(f"{name} is {value!r}; expected True or False")
+
+    scores: NDArray[np.float64]
+    position: int
+    saturation: float | None
+    sinks: tuple[int, ...]
+    relative: bool
 
 
-def check_edges(edges: str, heads: Any, residual: Any) -> None:
-    """Check the residual, and the options that gradients and value norms settle by themselves.
+class Finished(NamedTuple):
+    """Scores as an explanation shows them.
 
-    Raises:
-        OptionError: If the residual is not a number from 0 to 1, or `edges` settles an option that
-            is given.
-
-    Example:
-        >>> check_edges("value_norm", heads="mean", residual=0.5)
+    Attributes:
+        tokens: The tokens, words or sentences that are scored.
+        layer_scores: Their scores in each layer, of shape (L, T).
+        notes: What a reader of the scores has to be warned of.
     """
-    # A graph takes a share for each position too, but that is no option of an explanation.
-    if (
-        not isinstance(residual, Real)
-        or isinstance(residual, bool | np.bool_)
-        or not 0.0 <= float(residual) <= 1.0
-    ):
-        raise OptionError(f"residual must be a number from 0 to 1, got {residual!r}")
-    if edges == "gradient" and heads != "mean":
-        raise OptionError(
-            f"heads is {heads!r}, but edges='gradient' is the mean over heads of relu(dy/dA * A); "
-            "expected 'mean'"
-        )
-    if edges != "value_norm":
-        return
-    if isinstance(heads, str) and heads != "mean":
-        raise OptionError(
-            f"heads is {heads!r}, but edges='value_norm' adds up the vectors of all heads before "
-            "it takes their norm; expected 'mean', which stands for all heads, or the index of one"
-        )
-    if residual != 0.5:
-        raise OptionError(
-            f"residual is {residual!r}, but edges='value_norm' measures the share of the residual; "
-            "leave it out"
-        )
+
+    tokens: Tokens
+    layer_scores: NDArray[np.float64]
+    notes: tuple[str, ...]
 
 
-def scores_of(
-    graph: AttentionGraph, method: str, positions: Sequence[int], num_threads: int | None = None
-) -> NDArray[np.float64]:
-    """Return the scores of every layer, of shape (L, P, n).
-
-    Flow uses as many threads as it is told, by default all CPUs.
-
-    Example:
-        >>> graph = AttentionGraph([[[0.5, 0.5], [0.0, 1.0]]])
-        >>> scores_of(graph, "raw", [0])
-        array([[[0.5, 0.5]]])
-    """
-    if method == "raw":
-        return graph.attention[:, list(positions)].copy()
-    if method == "rollout":
-        return attention_rollout(graph, positions=positions)
-    return attention_flow(graph, positions=positions, num_threads=num_threads)
-
-
-def saturation_of(
-    graph: AttentionGraph, flow: NDArray[np.float64], layer: int, positions: Sequence[int]
-) -> list[float]:
-    """Return the share of tokens whose flow is saturated, for each position of a layer.
+class Scorer:
+    """Scores positions of one graph, by any method.
 
     Args:
         graph: The graph.
-        flow: The flows of every layer, of shape (L, P, n).
-        layer: The layer, from 1.
-        positions: The positions.
+        mask: The offsets that each layer attends over, as `mask_of` gives it. None reads it off the
+            attention when it is needed.
+        sizes: How many positions of the graph each token has, as a stretch of sound has several.
+            None is one each.
+        uniform: Where the scores of uniform attention are kept.
+        num_threads: How many threads compute flows. None is one for each CPU.
+
+    Attributes:
+        graph: The graph.
+        depth: How many layers can be explained. The steps of an encoder-decoder's graph are not
+            its layers: the encoder comes first, and a decoder layer takes two steps.
+
+    Example:
+        >>> graph = AttentionGraph([[[0.5, 0.5], [0.0, 1.0]]])
+        >>> Scorer(graph).scores("raw", [0])
+        array([[[0.5, 0.5]]])
     """
-    full = flow[layer - 1] == flow_bound(graph, positions)[layer - 1]
-    return [float(row.mean()) for row in full]
+
+    def __init__(
+        self,
+        graph: AttentionGraph,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        sizes: Sequence[int] | None = None,
+        uniform: Uniform | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        self.graph: Final = graph
+        self._mask = mask
+        self._sizes = None if sizes is None or all(size == 1 for size in sizes) else list(sizes)
+        self._uniform: Uniform = {} if uniform is None else uniform
+        self._threads = num_threads
+        self._steps: list[tuple[int, ...]]
+        if graph.encoder is None:
+            self._steps = [(step,) for step in range(1, graph.layers + 1)]
+        else:
+            # A decoder layer attends twice, to the target and to the source.
+            below = graph.encoder[0]
+            self._steps = [(step - 1, step) for step in range(below + 2, graph.layers + 1, 2)]
+
+    @property
+    def depth(self) -> int:
+        """How many layers can be explained."""
+        return len(self._steps)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """The offsets that each layer of the graph attends over, of shape (L, 2 n - 1)."""
+        if self._mask is None:
+            self._mask = mask_of(self.graph)
+        return self._mask
+
+    def is_relative(self, method: str, receptive_field: str | bool) -> bool:
+        """Whether scores are to be divided by those of uniform attention."""
+        # A row of raw attention over a uniform row is the same row once it is normalised.
+        return method != "raw" and self.has_receptive_field(receptive_field)
+
+    def has_receptive_field(self, receptive_field: str | bool) -> bool:
+        """Whether the option asks for a receptive field; "auto" does for causal graphs."""
+        return receptive_field is True or (receptive_field == "auto" and self.graph.causal)
+
+    def sees(self, position: int) -> int:
+        """Return how many positions of the graph one can see, itself and all before included."""
+        ordered = self.graph.causal or self.graph.encoder is not None
+        return position + 1 if ordered else self.graph.tokens
+
+    def scores(
+        self, method: str, positions: Sequence[int], *, relative: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the scores of every layer.
+
+        Args:
+            method: "raw", "rollout" or "flow".
+            positions: The positions, as indices of the graph.
+            relative: Whether to divide by the scores of uniform attention.
+
+        Returns:
+            Array of shape (depth, P, T).
+        """
+        scores = self._plain(method, positions)
+        return self._related(scores, method, positions, relative)
+
+    def score(self, options: Options, layer: int, positions: Sequence[int]) -> list[Scored]:
+        """Score positions as an explanation asks for it.
+
+        Args:
+            options: The options.
+            layer: The layer explained, from 1 to `depth`; saturation is measured there.
+            positions: The positions, as indices of the graph.
+        """
+        relative = self.is_relative(options.method, options.receptive_field)
+        plain = self._plain(options.method, positions)
+        saturation: list[float | None] = [None] * len(positions)
+        if options.method == "flow":
+            bound = flow_bound(self.graph, positions)[self._steps[layer - 1][-1] - 1]
+            saturation = [float(row.mean()) for row in plain[layer - 1] == bound]
+        scores = self._related(plain, options.method, positions, relative)
+        found = []
+        for i, position in enumerate(positions):
+            seen = self.token(self.sees(position) - 1) + 1
+            found.append(
+                Scored(
+                    scores[:, i, :seen],
+                    self.token(position),
+                    saturation[i],
+                    self.sinks(position),
+                    relative,
+                )
+            )
+        return found
+
+    def sinks(self, position: int) -> tuple[int, ...]:
+        """Return the tokens that receive most attention from the others, over all layers.
+
+        Only the tokens that a position can see are looked at.
+        """
+        count = self.sees(position)
+        attention = self.graph.attention[:, :count, :count]
+        received = attention.sum(axis=(0, 1)) - np.einsum("lkk->k", attention)
+        if self.graph.encoder is None:
+            return (int(np.argmax(received)),)
+        source = self.graph.encoder[1]
+        by_token = self._added(received[:source], self._sizes)
+        found = [int(np.argmax(by_token))]
+        target = received[source:]
+        if target.max() > 0:
+            found.append(len(by_token) + int(np.argmax(target)))
+        return tuple(found)
+
+    def _plain(self, method: str, positions: Sequence[int]) -> NDArray[np.float64]:
+        return _graph_scores(self.graph, method, positions, self._steps, self._threads)
+
+    def _related(
+        self,
+        scores: NDArray[np.float64],
+        method: str,
+        positions: Sequence[int],
+        relative: bool,
+    ) -> NDArray[np.float64]:
+        sizes = self._all_sizes()
+        if not relative or method == "raw":
+            return self._added(scores, sizes)
+        uniform = _uniform_scores(
+            self.mask,
+            self.graph.residual,
+            method,
+            positions,
+            self._uniform,
+            encoder=self.graph.encoder,
+            steps=self._steps,
+            num_threads=self._threads,
+        )
+        return _relative_to(self._added(uniform, sizes), self._added(scores, sizes))
+
+    def _all_sizes(self) -> list[int] | None:
+        if self._sizes is None:
+            return None
+        return [*self._sizes, *[1] * (self.graph.tokens - sum(self._sizes))]
+
+    def _added(
+        self, values: NDArray[np.float64], sizes: Sequence[int] | None
+    ) -> NDArray[np.float64]:
+        """Add up the positions of each token."""
+        if sizes is None:
+            return values
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        result: NDArray[np.float64] = np.add.reduceat(values, starts, axis=-1)
+        return result
+
+    def token(self, position: int) -> int:
+        """Return the token that a position of the graph belongs to."""
+        sizes = self._all_sizes()
+        if sizes is None:
+            return position
+        ends = np.cumsum(sizes)
+        return int(np.searchsorted(ends, position, side="right"))
+
+
+class Batch:
+    """Scores one position of each of several texts that ran through a model together.
+
+    Args:
+        layers: The attention of each layer, lowest first, of shape (B, N, N): heads fused, texts
+            padded to N tokens. Gradient-weighted attention need not be normalised.
+        lengths: How many tokens each text has.
+        residual: The residual share: a number, or for each layer an array of shape (B, N).
+        gradient: Whether the layers are gradient-weighted attention.
+
+    Attributes:
+        causal: For each text whether no position attends to a later one, in any layer.
+
+    Example:
+        >>> layers = [np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.0, 0.0]]])]
+        >>> batch = Batch(layers, lengths=[2, 1])
+        >>> [found.scores.tolist() for found in batch.score(Options(method="raw"), 1, [1, 0])]
+        [[[0.5, 0.5]], [[1.0]]]
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[NDArray[np.floating[Any]]],
+        lengths: Sequence[int],
+        *,
+        residual: float | Sequence[NDArray[np.float64]] = 0.5,
+        gradient: bool = False,
+    ) -> None:
+        self._layers = layers
+        self._lengths = lengths
+        self._residual = residual
+        self._gradient = gradient
+        self._real = np.arange(layers[0].shape[-1]) < np.asarray(lengths)[:, None]
+        self.causal: Final = self._causal()
+
+    def score(
+        self,
+        options: Options,
+        layer: int,
+        positions: Sequence[int],
+        uniform: Uniform | None = None,
+    ) -> list[Scored]:
+        """Score a position of each text.
+
+        Args:
+            options: The options.
+            layer: The layer, from 1.
+            positions: The position of each text.
+            uniform: Where the scores of uniform attention are kept.
+
+        Returns:
+            The scores of each text, of one layer.
+
+        Raises:
+            AttentionError: If the weights of any text are not attention.
+        """
+        seen = [
+            position + 1 if causal else length
+            for position, length, causal in zip(positions, self._lengths, self.causal, strict=True)
+        ]
+        relative = [
+            options.method != "raw"
+            and (options.receptive_field is True or (options.receptive_field == "auto" and causal))
+            for causal in self.causal
+        ]
+        read = self._read(options.method, layer, positions, seen, masks=any(relative))
+        size = self._real.shape[1]
+        found = []
+        for row, (position, length) in enumerate(zip(positions, self._lengths, strict=True)):
+            scores, saturation = read.rows[row, :length], None
+            if options.method == "flow":
+                scores, saturation = _flow([x[row, :length, :length] for x in read.units], position)
+            if relative[row]:
+                even = _uniform_scores(
+                    read.masks[:, row, size - length : size + length - 1],
+                    self._residual_of(row, length),
+                    options.method,
+                    [position],
+                    {} if uniform is None else uniform,
+                    num_threads=1,
+                )
+                scores = _relative_to(even[layer - 1, 0], scores)
+            scored = scores[None, : seen[row]]
+            found.append(Scored(scored, position, saturation, (read.sinks[row],), relative[row]))
+        return found
+
+    def _residual_of(self, row: int, length: int) -> float | NDArray[np.float64]:
+        if isinstance(self._residual, float):
+            return self._residual
+        return np.stack([share[row, :length] for share in self._residual])
+
+    def _causal(self) -> list[bool]:
+        real = self._real
+        causal: NDArray[np.bool_] = np.asarray(real[:, 1:].any(axis=1))
+        for layer in self._layers:
+            # The first row settles it for nearly every text that is not.
+            causal &= ~((layer[:, 0, 1:] != 0) & real[:, 1:]).any(axis=1)
+        for layer in self._layers:
+            if not causal.any():
+                break
+            above = np.triu(layer != 0, 1) & real[:, :, None] & real[:, None, :]
+            causal &= ~above.any(axis=(1, 2))
+        return [bool(item) for item in causal]
+
+    def _read(
+        self,
+        method: str,
+        layer: int,
+        positions: Sequence[int],
+        seen: Sequence[int],
+        *,
+        masks: bool,
+    ) -> _Read:
+        """Go through the layers from the top down."""
+        real = self._real
+        count, size = real.shape
+        inside = None if real.all() else real[:, :, None] & real[:, None, :]
+        carried = np.zeros(real.shape)
+        carried[np.arange(count), positions] = 1.0
+        counted = (np.arange(size) < np.asarray(seen)[:, None]).astype(np.float64)
+        attracted = np.zeros(real.shape)
+        units: list[NDArray[np.int64]] = []
+        offsets: list[NDArray[np.bool_]] = []
+        for number in range(len(self._layers), 0, -1):
+            weights = self._layers[number - 1].astype(np.float64)
+            if inside is not None:
+                weights *= inside
+            sums = weights.sum(axis=-1)
+            if self._gradient:
+                # Where nothing that a position attends to helps the target, it keeps to itself.
+                empty = (sums <= 0) & real
+                np.einsum("bii->bi", weights)[empty] = 1.0
+                sums[empty] = 1.0
+            self._check(weights, sums, number)
+            share: Any = self._residual
+            if not isinstance(share, float):
+                share = np.where(real, share[number - 1], 0.0)
+            scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=real)
+            rows = [counted * scale]
+            if method == "raw" and number == layer:
+                rows.append(carried * scale)
+            elif method == "rollout" and number <= layer:
+                rows.append(carried * scale * (1.0 - share))
+            product = np.stack(rows, axis=1) @ weights
+            attracted += product[:, 0] - rows[0] * np.einsum("bii->bi", weights)
+            if len(rows) > 1:
+                carried = product[:, 1] + (0.0 if method == "raw" else share * carried)
+            if masks:
+                offsets.insert(0, _offsets(weights != 0))
+            if method == "flow" and number <= layer:
+                weights *= scale[:, :, None]
+                units.insert(0, to_units(add_residual(weights, share, real)))
+        attracted[counted == 0] = -1.0
+        every = np.stack(offsets) if masks else np.zeros((0, 0, 0), dtype=np.bool_)
+        return _Read(carried, attracted.argmax(axis=1).tolist(), units, every)
+
+    def _check(self, weights: NDArray[np.float64], sums: NDArray[np.float64], number: int) -> None:
+        """Check rows as a graph does; the graph of the text in question says more."""
+        near = self._gradient or bool(((np.abs(sums - 1.0) <= ROW_TOLERANCE) | ~self._real).all())
+        if not near or not (weights >= 0).all():
+            raise AttentionError(
+                f"layer {number} of a text of the batch has rows that are no shares"
+            )
+
+
+class _Read(NamedTuple):
+    """What was read off the attention of B texts, padded to N tokens.
+
+    `rows` are the scores of raw attention and of rollout, (B, N); `units` the integer capacities
+    for flow, (B, N, N) for each layer up to the one asked for; `masks` the offsets that each layer
+    attends over, (L, B, 2 N - 1), if they were asked for.
+    """
+
+    rows: NDArray[np.float64]
+    sinks: list[int]
+    units: list[NDArray[np.int64]]
+    masks: NDArray[np.bool_]
+
+
+def finish(tokens: Tokens, scored: Scored, row: int, layer: int, options: Options) -> Finished:
+    """Leave out what is not wanted, and group tokens into the units asked for.
+
+    Args:
+        tokens: All tokens of the input.
+        scored: The scores of one position.
+        row: Which of the layers of `scored` is explained, from 0.
+        layer: Its number in the model, for notes.
+        options: The options.
+    """
+    scores = scored.scores
+    tokens = tokens.first(scores.shape[1])
+    notes = _notes(tokens, scored, row, layer, options)
+    if options.drop_sink:
+        kept = [i for i in range(len(tokens)) if i not in scored.sinks]
+        tokens, scores = tokens.select(kept), scores[:, kept]
+        if scored.relative:
+            scores = shares(scores)
+    if not options.special_tokens:
+        kept = [i for i, special in enumerate(tokens.special) if not special]
+        tokens, scores = tokens.select(kept), scores[:, kept]
+    if options.units != "tokens":
+        tokens, groups = tokens.grouped(options.units)
+        scores = summed(scores, groups)
+    return Finished(tokens, scores, notes)
+
+
+def _notes(
+    tokens: Tokens, scored: Scored, row: int, layer: int, options: Options
+) -> tuple[str, ...]:
+    """Return, in words, what a reader of the scores has to be warned of."""
+    notes = []
+    scores, saturation = scored.scores[row], scored.saturation
+    if saturation is not None and saturation >= SATURATED:
+        notes.append(
+            f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they receive "
+            "as much as they could from any position, so these scores say little about this one. "
+            "A lower layer, or rollout, says more."
+        )
+    if options.drop_sink:
+        if len(scored.sinks) > 1:
+            named = " and ".join(f"token {i}, {tokens.names[i]!r}" for i in scored.sinks)
+            notes.append(f"Left out as attention sinks of the source and of the target: {named}.")
+        return tuple(notes)
+    sink = max(scored.sinks, key=lambda index: float(scores[index]))
+    total = scores.sum()
+    # A position that scores for being the one explained is no sink.
+    if sink != scored.position and total > 0 and scores[sink] / total > SINK:
+        notes.append(
+            f"Token {sink}, {tokens.names[sink]!r}, takes {scores[sink] / total:.0%} of the "
+            "scores. It is an attention sink: most positions attend to it regardless of content. "
+            "drop_sink=True leaves it out."
+        )
+    return tuple(notes)
+
+
+# ---- Arithmetic ----------------------------------------------------------------------------------
 
 
 def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,16 +511,6 @@ def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     sums = scores.sum(axis=-1, keepdims=True)
     result: NDArray[np.float64] = scores / np.where(sums > 0, sums, 1.0)
     return result
-
-
-def relative_to(uniform: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return scores over those of uniform attention, as shares.
-
-    Example:
-        >>> relative_to(np.array([[0.5, 0.25, 0.25]]), np.array([[0.5, 0.5, 0.0]]))
-        array([[0.33333333, 0.66666667, 0.        ]])
-    """
-    return shares(np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0))
 
 
 def gradient_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -167,56 +528,98 @@ def gradient_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-def sink_of(graph: AttentionGraph, seen: int | None = None) -> int:
-    """Return the token that gets most attention from the others, over all layers.
+def mask_of(graph: AttentionGraph) -> NDArray[np.bool_]:
+    """Return the offsets that any position of a layer attends over, of shape (L, 2 n - 1).
 
-    Args:
-        graph: The graph.
-        seen: Look at this many first tokens only. None means all.
+    Offsets go from -(n - 1) to n - 1. A single weight may be 0 because softmax has run out of
+    digits. An offset at which no position attends to anything is masked: a later token, or one
+    outside a sliding window.
+
+    Example:
+        >>> mask_of(AttentionGraph([[[1.0, 0.0], [0.5, 0.5]]]))
+        array([[ True,  True, False]])
     """
-    attention = graph.attention[:, :seen, :seen]
-    return int(np.argmax(attention.sum(axis=(0, 1)) - np.einsum("lkk->k", attention)))
+    return np.stack([_offsets((layer != 0)[None])[0] for layer in graph.attention])
 
 
-def notes_on(
-    tokens: Sequence[str],
-    scores: NDArray[np.float64],
-    position: int,
-    layer: int,
-    saturation: float | None,
-    sink: int | None,
-) -> list[str]:
-    """Return, in words, what a reader of the scores has to be warned of.
+def _offsets(attended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return over which offsets, from -(N - 1) to N - 1, each of (B, N, N) masks attends.
 
-    Args:
-        tokens: The tokens scored.
-        scores: Their scores, of shape (n,).
-        position: The position explained.
-        layer: Its layer.
-        saturation: The share of saturated flows, None if the scores are not flows.
-        sink: The token that most attention goes to, None if it was left out.
+    Rows are written one place longer than they are read, upside down, which puts every diagonal
+    into a column.
     """
-    notes = []
-    if saturation is not None and saturation >= SATURATED:
-        notes.append(
-            f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they get all "
-            "that they could get from any position, so that these scores say little about this "
-            "one. A lower layer, or rollout, says more."
+    batch, size, _ = attended.shape
+    wide = np.zeros((batch, size, 2 * size), dtype=np.bool_)
+    wide[:, :, :size] = attended[:, ::-1]
+    shifted = wide.reshape(batch, -1)[:, : size * (2 * size - 1)]
+    return np.asarray(shifted.reshape(batch, size, 2 * size - 1).any(axis=1))
+
+
+def _relative_to(uniform: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return scores over those of uniform attention, as shares."""
+    return shares(np.divide(scores, uniform, out=np.zeros_like(scores), where=uniform > 0))
+
+
+def _graph_scores(
+    graph: AttentionGraph,
+    method: str,
+    positions: Sequence[int],
+    steps: Sequence[tuple[int, ...]],
+    num_threads: int | None,
+) -> NDArray[np.float64]:
+    """Return the scores of the layers that `steps` of the graph make up, of shape (D, P, n)."""
+    rows, tops = list(positions), [step[-1] for step in steps]
+    if method == "raw":
+        # Self- and cross-attention of a decoder layer count half each, so the sum is 1.
+        return np.stack(
+            [np.mean([graph.attention[i - 1, rows] for i in step], axis=0) for step in steps]
         )
-    total = scores.sum()
-    # A position that scores for being the one explained is no sink.
-    if sink is not None and sink != position and total > 0:
-        share = scores[sink] / total
-        if share > SINK:
-            notes.append(
-                f"Token {sink}, {tokens[sink]!r}, takes {share:.0%} of the scores: an attention "
-                "sink, where attention goes that has nowhere to go. drop_sink=True leaves it out."
-            )
-    return notes
+    if method == "flow":
+        return attention_flow(graph, layers=tops, positions=rows, num_threads=num_threads)
+    rollout = attention_rollout(graph, positions=rows)
+    return rollout if len(tops) == graph.layers else rollout[[top - 1 for top in tops]]
 
 
-def predict(logits: NDArray[np.float64], label: Any) -> Prediction:
-    """Return what logits of shape (classes,) predict; `label` names an index."""
-    exponentials = np.exp(logits - logits.max())
-    top = int(logits.argmax())
-    return Prediction(label(top), top, float(exponentials[top] / exponentials.sum()))
+def _uniform_scores(
+    mask: NDArray[np.bool_],
+    residual: float | NDArray[np.float64],
+    method: str,
+    positions: Sequence[int],
+    known: Uniform,
+    *,
+    encoder: tuple[int, int] | None = None,
+    steps: Sequence[tuple[int, ...]] | None = None,
+    num_threads: int | None = None,
+) -> NDArray[np.float64]:
+    """Return the scores of uniform attention over a mask, of shape (D, P, n).
+
+    The residual connection keeps its share, also where that was measured.
+    """
+    key = (
+        mask.shape,
+        encoder,
+        residual if isinstance(residual, float) else residual.tobytes(),
+        method,
+        tuple(positions),
+        np.packbits(mask).tobytes(),
+    )
+    # Read once, and not read back: another thread may empty the table in between.
+    found = known.get(key)
+    if found is None:
+        graph = uniform_graph(mask, residual=residual, encoder=encoder)
+        steps = steps or [(step,) for step in range(1, graph.layers + 1)]
+        found = _graph_scores(graph, method, positions, steps, num_threads)
+        if len(known) >= MOST_UNIFORM:
+            known.clear()
+        known[key] = found
+    return found
+
+
+def _flow(units: list[NDArray[np.int64]], position: int) -> tuple[NDArray[np.float64], float]:
+    """Return the flows from a position of the top layer, and the share that is saturated."""
+    stack = [np.ascontiguousarray(layer) for layer in units]
+    top, tokens = np.array([len(stack)]), np.arange(len(stack[0]))
+    # One thread: there are as many texts at work as there are CPUs to use.
+    flow = solve_units(stack, top, np.array([position]), tokens, 1)[0, 0]
+    bound = np.minimum(stack[-1][position].sum(), stack[0].sum(axis=0))
+    return flow * UNIT, float((flow == bound).mean())

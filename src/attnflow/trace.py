@@ -15,8 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow import fields
 from attnflow.errors import OptionError
-from attnflow.graph import AttentionGraph, encoder_decoder_graph
+from attnflow.graph import AttentionGraph
+from attnflow.uniform import layered_graph, sides, uniform_graph
 
 __all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
 
@@ -30,7 +32,7 @@ COARSE_BITS: Final = 16
 FEWEST_BITS: Final = 8
 
 
-class Trace:
+class Trace(fields.Frozen):
     """The attention graph behind an explanation, and the tokens that are its positions.
 
     A trace is immutable. Its weights are whole numbers: those of a row are in proportion to each
@@ -144,7 +146,7 @@ class Trace:
         if isinstance(residual, float):
             valid = 0.0 <= residual <= 1.0
         else:
-            residual = _read_only(np.array(residual, dtype=np.float64))
+            residual = fields.read_only(np.array(residual, dtype=np.float64))
             valid = residual.shape == (layers, count) and bool(
                 ((residual >= 0) & (residual <= 1)).all()
             )
@@ -153,25 +155,17 @@ class Trace:
                 f"residual must be a number from 0 to 1, or an array of them of shape "
                 f"({layers}, {count})"
             )
-        given: dict[str, Any] = {
-            "tokens": tuple(tokens),
-            "spans": tuple(spans),
-            "special": tuple(special),
-            "weights": _read_only(weights),
-            "bits": bits,
-            "residual": residual,
-            "mask": None if mask is None else _read_only(mask),
-            "heads": None if heads is None else _read_only(heads),
-            "encoder": None if encoder is None else tuple(encoder),
-        }
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Trace is immutable: {name!r} cannot be set")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Trace is immutable: {name!r} cannot be deleted")
+        self._set(
+            tokens=tuple(tokens),
+            spans=tuple(spans),
+            special=tuple(special),
+            weights=fields.read_only(weights),
+            bits=bits,
+            residual=residual,
+            mask=None if mask is None else fields.read_only(mask),
+            heads=None if heads is None else fields.read_only(heads),
+            encoder=None if encoder is None else tuple(encoder),
+        )
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
         return Trace.from_dict, (self.to_dict(),)
@@ -239,10 +233,6 @@ class Trace:
         count = graph.attention.size
         if count > MOST_WEIGHTS or count == 0:
             return None
-        encoder = None
-        if graph.passing.any():
-            # Targets pass the encoder, and sources all that is above it.
-            encoder = int(graph.passing[:, -1].sum()), int((~graph.passing[0]).sum())
         bits = FINE_BITS if count <= FINE_WEIGHTS else COARSE_BITS
         kept = None
         if heads is not None and sum(np.size(layer) for layer in heads) <= MOST_HEAD_WEIGHTS:
@@ -256,7 +246,7 @@ class Trace:
             residual=graph.residual,
             mask=mask,
             heads=kept,
-            encoder=encoder,
+            encoder=graph.encoder,
         )
 
     def first(self, count: int) -> "Trace":
@@ -295,7 +285,7 @@ class Trace:
 
     def graph(self) -> AttentionGraph:
         """Return the graph, as exact as the trace is."""
-        return self._graph_of(self.attention())
+        return layered_graph(self.attention(), residual=self.residual, encoder=self.encoder)
 
     def uniform(self) -> AttentionGraph:
         """Return the graph of attention that prefers nothing, over the same mask.
@@ -305,23 +295,7 @@ class Trace:
         """
         if self.mask is None:
             raise OptionError("this trace has no mask to be uniform over")
-        place = np.arange(len(self.tokens))
-        allowed = self.mask[:, place - place[:, None] + len(place) - 1]
-        if self.encoder is not None:
-            allowed &= _sides(self.layers, len(place), self.encoder)
-        return self._graph_of(allowed / allowed.sum(axis=-1, keepdims=True))
-
-    def _graph_of(self, attention: NDArray[np.float64]) -> AttentionGraph:
-        if self.encoder is None:
-            return AttentionGraph(attention, residual=self.residual)
-        below, source = self.encoder
-        return encoder_decoder_graph(
-            attention[:below, :source, :source],
-            attention[below::2, source:, source:],
-            attention[below + 1 :: 2, source:, :source],
-            residual=self.residual,
-            allow_empty=True,
-        )
+        return uniform_graph(self.mask, residual=self.residual, encoder=self.encoder)
 
     def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
         """Return the trace as lists, dictionaries, strings and numbers.
@@ -384,13 +358,12 @@ class Trace:
         names = ("layers", "tokens", "spans", "special", "bits", "weights", "residual")
         if not isinstance(data, Mapping) or any(name not in data for name in names):
             raise OptionError(f"a trace must be a dictionary with {', '.join(names)}")
-        layers, bits = (_whole(data[name], name) for name in ("layers", "bits"))
-        tokens, special = data["tokens"], data["special"]
-        if not isinstance(tokens, list) or not all(isinstance(item, str) for item in tokens):
-            raise OptionError("the tokens of a trace must be a list of strings")
-        if not isinstance(special, list) or not all(isinstance(item, bool) for item in special):
-            raise OptionError("special of a trace must be a list of true and false")
+        layers, bits = (
+            fields.integer(data[name], f"trace.{name}", 0) for name in ("layers", "bits")
+        )
+        tokens = fields.strings(data["tokens"], "trace.tokens")
         count = len(tokens)
+        special = fields.booleans(data["special"], "trace.special", count)
         size = layers * count * count
         if not 0 < size <= MOST_WEIGHTS or not FEWEST_BITS <= bits <= FINE_BITS:
             raise OptionError(
@@ -414,23 +387,21 @@ class Trace:
         if heads is not None:
             if not isinstance(heads, Mapping) or not {"count", "weights"} <= set(heads):
                 raise OptionError("heads of a trace must be a dictionary with count and weights")
-            number = _whole(heads["count"], "heads.count")
+            number = fields.integer(heads["count"], "trace.heads.count", 0)
             if not 0 < number * size <= MOST_HEAD_WEIGHTS:
                 raise OptionError(f"a trace of {number} heads of {size} weights cannot be read")
-            head_bits = _whole(heads.get("bits", COARSE_BITS), "heads.bits")
+            head_bits = fields.integer(heads.get("bits", COARSE_BITS), "trace.heads.bits", 0)
             if not FEWEST_BITS <= head_bits <= COARSE_BITS:
                 raise OptionError(f"heads of a trace have {head_bits} bits, which cannot be read")
             heads = _unpacked(heads["weights"], number * size, head_bits, "heads")
             heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, number, count, count)
         encoder: Any = data.get("encoder")
         if encoder is not None:
-            if not isinstance(encoder, list) or len(encoder) != 2:
-                raise OptionError("encoder of a trace must be a pair of whole numbers")
-            encoder = tuple(_whole(item, "encoder") for item in encoder)
+            encoder = fields.pair(encoder, "trace.encoder", 0)
         weights = _unpacked(data["weights"], size, bits, "weights")
         return cls(
             tokens=tokens,
-            spans=_spans(data["spans"]),
+            spans=fields.spans(data["spans"], count, name="trace.spans"),
             special=special,
             weights=weights.reshape(layers, count, count),
             bits=bits,
@@ -441,52 +412,12 @@ class Trace:
         )
 
 
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise OptionError(f"{name} of a trace must be a whole number, got {value!r}")
-    return value
-
-
-def _spans(values: Any) -> list[tuple[int, int] | None]:
-    spans: list[tuple[int, int] | None] = []
-    for item in values if isinstance(values, list) else [0]:
-        if item is None:
-            spans.append(None)
-            continue
-        pair = item if isinstance(item, list) else []
-        if len(pair) != 2 or not all(type(number) is int and number >= 0 for number in pair):
-            raise OptionError("spans of a trace must be a list of nulls and of pairs of integers")
-        spans.append((pair[0], pair[1]))
-    return spans
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
 def _check_rows(codes: NDArray[Any], bits: int, name: str) -> None:
     highest = codes.max(axis=-1)
     top = 2**bits - 1
     if (highest != top).any():
         wrong = int(highest[highest != top][0])
         raise OptionError(f"{name} has a row whose highest weight is {wrong}; expected {top}")
-
-
-def _sides(layers: int, count: int, encoder: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which edges an encoder-decoder may have, of shape (L, n, n).
-
-    The source attends to itself in the encoder's layers. Above, the target attends to itself and to
-    the source by turns. Whoever does not attend passes, and keeps to itself.
-    """
-    below, source = encoder
-    allowed = np.zeros((layers, count, count), dtype=np.bool_)
-    allowed[:below, :source, :source] = True
-    allowed[:below, source:, source:] = np.eye(count - source, dtype=np.bool_)
-    allowed[below:, :source, :source] = np.eye(source, dtype=np.bool_)
-    allowed[below::2, source:, source:] = True
-    allowed[below + 1 :: 2, source:, :source] = True
-    return allowed
 
 
 def _check_sides(weights: NDArray[Any], encoder: tuple[int, int]) -> None:
@@ -498,7 +429,7 @@ def _check_sides(weights: NDArray[Any], encoder: tuple[int, int]) -> None:
             f"encoder is {encoder}, but there are {layers} layers and {count} tokens; expected "
             "fewer layers, two for each layer of the decoder being left, and fewer tokens"
         )
-    allowed = _sides(layers, count, encoder)
+    allowed = sides(layers, count, encoder)
     # A position that takes nothing from the source keeps to itself.
     allowed[below + 1 :: 2] |= np.eye(count, dtype=np.bool_)
     if weights[~allowed].any():

@@ -349,7 +349,7 @@ def _memory(options: DatasetOptions, engine: str) -> Record:
     The model is the one that ships with attnflow, small enough for many texts.
     """
     from attnflow.explain import Explainer
-    from attnflow.paper import checkpoint
+    from attnflow.models.verb_number import checkpoint
 
     explainer = Explainer.from_pretrained(checkpoint(), device="cpu")
     words = inputs.text().split()

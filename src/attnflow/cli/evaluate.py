@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnflow.evaluate.run import Run
     from attnflow.evaluate.statistics import Statistics
     from attnflow.evaluate.stored import StoredRun
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["add_parser", "run"]
 

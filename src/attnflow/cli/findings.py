@@ -12,10 +12,10 @@ from attnflow.errors import OptionError
 from attnflow.evaluate.evaluation import _defined
 from attnflow.evaluate.texts import read_texts
 from attnflow.files import write_whole
-from attnflow.paper import checkpoint
+from attnflow.models.verb_number import checkpoint
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = [
     "add_heads",
@@ -183,7 +183,7 @@ def _ready(args: argparse.Namespace) -> tuple["Explainer", Sequence[str]]:
 
     found = read_texts(args.data, text_column=args.text_column, limit=args.limit, on_fault=fault)
     texts = [text.text for text in found]
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
     return Explainer.from_pretrained(args.model or checkpoint(), device=args.device), texts
 

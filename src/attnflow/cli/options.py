@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = [
     "add_engine",
@@ -151,7 +151,7 @@ def load(args: argparse.Namespace) -> Explainer:
     model = shipped() if args.model is None else args.model
 
     # Loading torch takes seconds, so that what can be told without it comes first.
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
     return Explainer.from_pretrained(
         model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
@@ -164,7 +164,7 @@ def shipped() -> Path:
     Raises:
         ModelError: If it is not there.
     """
-    from attnflow.paper import checkpoint
+    from attnflow.models.verb_number import checkpoint
 
     folder = checkpoint()
     if not (folder / "config.json").is_file():

@@ -14,10 +14,11 @@ from attnflow import __version__
 from attnflow.cli import findings, training
 from attnflow.errors import AttnflowError, OptionError
 from attnflow.files import write_whole
-from attnflow.paper import checkpoint, read_agreement, read_sst2
+from attnflow.models.verb_number import checkpoint
+from attnflow.paper import read_agreement, read_sst2
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
     from attnflow.paper.figures import Drawing
     from attnflow.paper.tables import Table
 
@@ -575,7 +576,7 @@ def _model(name: str | None) -> str | Path:
 
 def _load(model: str | Path, args: argparse.Namespace) -> "Explainer":
     # Loading torch takes seconds, so that everything else is checked first.
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
     return Explainer.from_pretrained(model, device=args.device)
 

@@ -246,7 +246,7 @@ def measure_accuracy(
             read_agreement(path, limit=args.limit or None, on_error=on_error) for path in paths
         )
         _require_torch()
-        from attnflow.explain import Explainer
+        from attnflow.models import Explainer
         from attnflow.paper.accuracy import accuracy
 
         explainer = Explainer.from_pretrained(model or checkpoint(), device=args.device)

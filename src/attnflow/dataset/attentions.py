@@ -21,27 +21,23 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.attention import TextAttention
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
-from attnflow.explain import POSITIONS, _Encoded, _explanations, _graph, _mask, _measure, _Options
-from attnflow.explanation import Explanation, Prediction
-from attnflow.graph import AttentionGraph, _read_layers, resolve_index
-from attnflow.scoring import check_choices, check_edges
-
-if TYPE_CHECKING:
-    from attnflow.capture import Captured
-    from attnflow.dataset.scores import Found
-    from attnflow.explain import Explainer
+from attnflow.explanation import Prediction
+from attnflow.graph import AttentionGraph
+from attnflow.models.adapter import Encoded
+from attnflow.models.text import TextAdapter
+from attnflow.scoring import mask_of
 
 __all__ = [
     "DTYPES",
     "Attentions",
     "Kept",
-    "TextAttention",
     "attentions_file",
     "keep_attention",
     "load_attentions",
@@ -51,278 +47,7 @@ __all__ = [
 FORMAT: Final = "attnflow.attentions"
 VERSION: Final = 1
 DTYPES: Final = ("float16", "float32")
-# The tasks whose answer is that of one position.
-_BY_POSITION: Final = ("masked-lm", "causal-lm")
 _ROW: Final = re.compile(r"[0-9]+")
-
-# The names that tokens from elsewhere may have.
-_CLS: Final = ("[CLS]", "<s>", "<cls>")
-_MASKS: Final = ("[MASK]", "<mask>")
-_ADDED: Final = (
-    *_CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
-    "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
-)  # fmt: skip
-# What a word's first token begins with, in SentencePiece and in byte-level vocabularies.
-_WORD_STARTS: Final = ("\u2581", "\u0120")
-
-
-class TextAttention(NamedTuple):
-    """The attention of one text, to be explained without its model.
-
-    `load_attentions` reads them from files; `TextAttention.of` takes any array of weights.
-
-    Attributes:
-        attention: The weights: of shape (L, n, n) if their heads are fused, and otherwise of shape
-            (L, H, n, n).
-        text: The text.
-        tokens: The n tokens that the model was given.
-        spans: For each token its start and end in the text, or None.
-        special: For each token whether it is a special one.
-        model: The name of the model, or of the file.
-        task: What the model is for; "unknown" if nobody said.
-        row: The number of the row that it was kept of, or None.
-        id: What names that row.
-        places: The positions that have a name: "auto", "cls" and "mask", each a list of indices,
-            empty where there is none.
-        position: The position that the prediction and the target belong to, or None.
-        prediction: What the model answered, if that is known.
-        target: The class or token that the run explained, if there was one.
-        edges: What the weights are: "attention", "gradient", "effective" or "value_norm".
-        heads: How their heads were fused; None if they were not.
-        residual: The share of the residual of each layer and position, (L, n), if it was measured.
-        mask: Which offsets each layer attends over, (L, 2 n - 1), if that was kept.
-        uniform: What uniform attention gives, kept for the next text of the same length.
-
-    Example:
-        >>> import numpy as np
-        >>> weights = np.array([[[0.5, 0.5], [0.25, 0.75]]] * 2)  # two layers, two tokens
-        >>> attention = TextAttention.of(weights, ["open", "doors"])
-        >>> attention
-        TextAttention(layers=2, tokens=2, model='attention')
-        >>> attention.explain(method="rollout", position=1).top(1)
-        [('doors', 0.796875)]
-    """
-
-    attention: NDArray[np.floating[Any]]
-    text: str
-    tokens: tuple[str, ...]
-    spans: tuple[tuple[int, int] | None, ...]
-    special: tuple[bool, ...]
-    model: str
-    task: str
-    row: int | None
-    id: Any
-    places: Mapping[str, Sequence[int]]
-    position: int | None
-    prediction: Prediction | None
-    target: str | None
-    edges: str
-    heads: str | int | None
-    residual: NDArray[np.float64] | None
-    mask: NDArray[np.bool_] | None
-    uniform: dict[Any, NDArray[np.float64]]
-
-    @classmethod
-    def of(
-        cls, attentions: Any, tokens: Sequence[str] | None = None, *, name: str = "attention"
-    ) -> TextAttention:
-        """Return the attention of a text from an array of weights.
-
-        Args:
-            attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
-            tokens: The n tokens. Words are put together where tokens say how, by "##" before what
-                goes on or by a mark before what begins; otherwise each token is a word. None
-                numbers them.
-            name: What stands for the model's name.
-
-        Returns:
-            The attention.
-
-        Raises:
-            AttentionError: If the weights are not attention.
-            OptionError: If there are not as many tokens as positions.
-        """
-        stack = _read_layers(attentions)
-        count = stack.tokens
-        names = [str(i) for i in range(count)] if tokens is None else list(tokens)
-        if len(names) != count or not all(isinstance(token, str) for token in names):
-            raise OptionError(
-                f"tokens has {len(names)} items, and attention is among {count} positions; "
-                "expected a string for each"
-            )
-        # The graph is what checks the weights.
-        causal = AttentionGraph(attentions).causal
-        weights = np.stack([stack.read(layer) for layer in range(stack.layers)])
-        text, spans = _laid_out(names)
-        classes = [i for i, token in enumerate(names) if token in _CLS]
-        auto = [count - 1] if causal else classes[:1] or [0]
-        return cls(
-            attention=weights[:, 0] if stack.head_count is None else weights,
-            text=text,
-            tokens=tuple(names),
-            spans=tuple(spans),
-            special=tuple(token in (*_ADDED, *_MASKS) for token in names),
-            model=name,
-            task="unknown",
-            row=None,
-            id=None,
-            places={
-                "auto": auto,
-                "cls": classes,
-                "mask": [i for i, token in enumerate(names) if token in _MASKS],
-            },
-            position=None,
-            prediction=None,
-            target=None,
-            edges="attention",
-            heads="mean" if stack.head_count is None else None,
-            residual=None,
-            mask=None,
-            uniform={},
-        )
-
-    def __repr__(self) -> str:
-        row = "" if self.row is None else f"row={self.row}, "
-        layers, count = len(self.attention), len(self.tokens)
-        return f"TextAttention({row}layers={layers}, tokens={count}, model={self.model!r})"
-
-    def graph(self, *, heads: str | int = "mean", residual: float = 0.5) -> AttentionGraph:
-        """Return the attention graph, for `attnflow.attention_flow` and its like.
-
-        Args:
-            heads: How heads become one, where they are not fused.
-            residual: The share of the residual, where it was not measured.
-
-        Returns:
-            The graph.
-        """
-        return AttentionGraph(
-            self.attention,
-            heads=heads if self.heads is None else "mean",
-            residual=residual if self.residual is None else self.residual,
-        )
-
-    def explain(
-        self,
-        *,
-        method: str = "flow",
-        layer: int = -1,
-        position: int | str = "auto",
-        heads: str | int | None = None,
-        residual: float | None = None,
-        receptive_field: str | bool = "auto",
-        words: bool = False,
-        special_tokens: bool = True,
-        drop_sink: bool = False,
-        keep_heads: bool = False,
-    ) -> Explanation:
-        """Explain the text, as `Explainer.explain` does with the model.
-
-        Args:
-            method: "raw", "rollout" or "flow".
-            layer: The layer, from 1; -1 is the last.
-            position: An index, "cls", "mask", "last" or "auto", as with the model. The answer of a
-                language model is known for one position, and left out for the others.
-            heads: How heads become one. None is their mean; fused heads stay as they are.
-            residual: The share of the residual connection. None is 0.5, or what was measured.
-            receptive_field: "auto", True or False.
-            words: Sum the scores of sub-word tokens to words.
-            special_tokens: Keep special tokens among those scored.
-            drop_sink: Leave the attention sink out.
-            keep_heads: Keep each head in the trace, where they are not fused.
-
-        Returns:
-            The explanation, with a trace.
-
-        Raises:
-            OptionError: If an option is not valid, or cannot be had without the model.
-            AttentionError: If the weights are not attention.
-        """
-        options = _Options(
-            method=method,
-            layer=layer,
-            position=position,
-            edges=self.edges,
-            heads=self._fusion(heads, keep_heads),
-            residual=0.5 if residual is None else residual,
-            receptive_field=receptive_field,
-            words=words,
-            special_tokens=special_tokens,
-            drop_sink=drop_sink,
-            keep_heads=keep_heads,
-        )
-        switches = ("words", "special_tokens", "drop_sink", "keep_heads")
-        chosen = {name: getattr(options, name) for name in switches}
-        check_choices(method, self.edges, receptive_field, chosen)
-        check_edges(self.edges, options.heads, options.residual)
-        place = self._place(position)
-        known = self.task not in _BY_POSITION or place == self.position
-        if not known and self.edges == "gradient":
-            raise OptionError(
-                f"position is {place}, but these edges are gradients of {self.target!r} at "
-                f"position {self.position}; another position needs the model"
-            )
-        graph = self.graph(heads=options.heads, residual=options.residual)
-        text = _Encoded(self.text, {}, self.tokens, self.spans, self.special)
-        measured = _measure(
-            graph,
-            text,
-            [place],
-            options,
-            mask=self.mask,
-            heads=list(self.attention) if keep_heads else None,
-        )
-        [explanation] = _explanations(
-            text,
-            measured,
-            [self.prediction if known else None],
-            [self.target if known else None],
-            options,
-            model=self.model,
-            task=self.task,
-            uniform=self.uniform,
-        )
-        return explanation
-
-    def _fusion(self, heads: str | int | None, keep_heads: bool) -> str | int:
-        if self.heads is None:
-            return "mean" if heads is None else heads
-        if heads not in (None, self.heads):
-            raise OptionError(
-                f"heads is {heads!r}, but the heads of this attention are fused already, by "
-                f"{self.heads!r}; others need the model"
-            )
-        if keep_heads:
-            raise OptionError(
-                "keep_heads=True needs the attention of each head, and these are fused, by "
-                f"{self.heads!r}; that needs the model"
-            )
-        return self.heads
-
-    def _place(self, position: Any) -> int:
-        """Return the index of a position."""
-        count = len(self.tokens)
-        if not isinstance(position, str):
-            return resolve_index(position, count, "position", "tokens")
-        if position not in POSITIONS:
-            raise OptionError(
-                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
-            )
-        if position == "last":
-            return count - 1
-        places = self.places[position]
-        if not places:
-            named = "mask" if position == "auto" else position
-            raise OptionError(
-                f"position is {position!r}, but the text has no {named} token; give an index from "
-                f"0 to {count - 1}"
-            )
-        if len(places) > 1 and position == "mask":
-            raise OptionError(
-                f"the text has {len(places)} mask tokens; give position as one of "
-                f"{', '.join(map(str, places))}"
-            )
-        return resolve_index(places[0], count, "position", "tokens")
 
 
 # ---- Keeping -------------------------------------------------------------------------------------
@@ -336,49 +61,41 @@ class Kept(NamedTuple):
 
 
 def keep_attention(
-    explainer: Explainer,
-    captured: Captured,
-    row: int,
-    text: _Encoded,
-    options: _Options,
-    found: Found,
+    adapter: TextAdapter,
+    graph: AttentionGraph,
+    text: Encoded,
+    found: Mapping[str, Any],
     dtype: str,
 ) -> Kept:
-    """Return what is kept of one text of a batch.
+    """Return what is kept of one text.
 
     Args:
-        explainer: The model.
-        captured: The attention of the batch.
-        row: Which text of the batch it is.
+        adapter: What reads texts for the model.
+        graph: The text's graph.
         text: The text.
-        options: The options of the run.
-        found: What the run made of it.
+        found: Its "position", "prediction" and "target", as they are stored.
         dtype: "float16" or "float32".
     """
-    graph = _graph(captured, row, len(text.ids), options)
     arrays: dict[str, NDArray[Any]] = {
         "": graph.attention.astype(dtype),
-        ".mask": _mask(graph),
+        ".mask": mask_of(graph),
     }
     if not isinstance(graph.residual, float):
         arrays[".residual"] = graph.residual.astype(np.float32)
     try:
-        auto = explainer._position(text, "auto", graph.causal)
+        auto = adapter.position(text, "auto", graph.causal)
     except AttnflowError:  # a masked language model, and no mask in the text
         auto = None
-    ids = {name: getattr(explainer.tokenizer, f"{name}_token_id", None) for name in ("cls", "mask")}
     about = {
-        "text": text.text,
-        "tokens": text.tokens,
-        "spans": text.spans,
-        "special": text.special,
+        "text": text.tokens.text,
+        "tokens": text.tokens.names,
+        "spans": text.tokens.spans,
+        "special": text.tokens.special,
         "places": {
             "auto": [] if auto is None else [auto],
-            **{name: [i for i, token in enumerate(text.ids) if token == ids[name]] for name in ids},
+            **{name: adapter.places(text, name) for name in ("cls", "mask")},
         },
-        "position": found.position,
-        "prediction": found.prediction,
-        "target": found.target,
+        **found,
     }
     return Kept(arrays, about)
 
@@ -756,29 +473,3 @@ def _weights_among(arrays: dict[str, NDArray[Any]], path: Path) -> Any:
             "'attentions', or one a layer with its number in its name"
         )
     return [arrays[name] for name in sorted(arrays, key=lambda name: (numbers[name], name))]
-
-
-def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
-    """Return a text that tokens may be of, and where they stand in it.
-
-    Example:
-        >>> _laid_out(["[CLS]", "key", "##s", "open"])
-        ('keys open', [None, (0, 3), (3, 4), (5, 9)])
-        >>> _laid_out(["\u2581key", "s", "\u2581open"])
-        ('keys open', [(0, 3), (3, 4), (5, 9)])
-    """
-    marked = any(token.startswith(_WORD_STARTS) for token in tokens)
-    text = ""
-    spans: list[tuple[int, int] | None] = []
-    for token in tokens:
-        if token in _ADDED:
-            spans.append(None)
-            continue
-        goes_on = token.startswith("##") and len(token) > 2
-        begins = token.startswith(_WORD_STARTS) if marked else not goes_on
-        own = token[1:] if marked and begins else token[2:] if goes_on and not marked else token
-        if begins and text:
-            text += " "
-        spans.append((len(text), len(text) + len(own)))
-        text += own
-    return text, spans

@@ -24,7 +24,7 @@ from attnflow.errors import DataError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["cpus", "local_map"]
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["Cluster", "joined", "ray_map"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attnflow.dataset.engine import Map
     from attnflow.dataset.source import Row, Source
     from attnflow.dataset.store import Store
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["Progress", "Result", "run"]
 
@@ -171,7 +171,7 @@ def run(
     from attnflow.dataset.shard import Plan, check_plan
     from attnflow.dataset.source import Source, require_pyarrow
     from attnflow.dataset.store import Store
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
     require_pyarrow()
     if not isinstance(explainer, Explainer):

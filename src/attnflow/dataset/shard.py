@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
-from attnflow import seq2seq
+import numpy as np
+from numpy.typing import NDArray
+
 from attnflow.dataset.attentions import Kept, attentions_file, keep_attention
 from attnflow.dataset.local import cpus
-from attnflow.dataset.scores import Found, score_batch
 from attnflow.dataset.source import Column, Row
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
-from attnflow.explain import Explainer, _Encoded, _Options
+from attnflow.explain import Answer
+from attnflow.explanation import Prediction
+from attnflow.graph import resolve_index
 from attnflow.lines import is_half
-from attnflow.scoring import BATCH_POSITIONS
+from attnflow.models import Explainer
+from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran
+from attnflow.models.text import TextAdapter
+from attnflow.options import OPTIONS, Options
+from attnflow.scoring import Scored, finish
+from attnflow.tokens import Tokens
 
 __all__ = ["Plan", "Shard", "batch_positions", "check_plan", "make_shard"]
 
@@ -81,6 +89,19 @@ class Plan(NamedTuple):
     keep: str | None = None
 
 
+class Found(NamedTuple):
+    """What is stored of a text's explanation; as in `Explanation`."""
+
+    tokens: Tokens
+    scores: NDArray[np.float64]
+    layer: int
+    position: int
+    target: str | None
+    prediction: Prediction | None
+    saturation: float | None
+    notes: tuple[str, ...]
+
+
 class Shard(NamedTuple):
     """What became of some rows.
 
@@ -111,27 +132,20 @@ def check_plan(explainer: Explainer, options: Mapping[str, Any]) -> dict[str, An
     Raises:
         OptionError: If one is not valid for this model, or the model does not read text.
     """
-    chosen = _Options.of(options)
-    if chosen.keep_heads:
-        raise OptionError("keep_heads=True is for single texts; a data set stores scores")
-    if explainer.task in ("speech-to-text", "image-classification", "image-encoder"):
+    chosen = Options(**options)
+    for option in OPTIONS:
+        if not option.in_data_sets and chosen[option.name] != option.default:
+            raise OptionError(
+                f"{option.name}={chosen[option.name]!r} is for single texts; a data set stores "
+                "scores"
+            )
+    if not explainer.adapter.in_data_sets:
         raise OptionError(
             f"a data set of texts needs a model that reads text, and this one is for "
             f"{explainer.task}"
         )
-    if explainer.task not in seq2seq.TASKS:
-        explainer._check(chosen)
-        if chosen.target is not None:
-            config = explainer.model.config
-            named = explainer.task == "classification"
-            explainer._target(
-                chosen.target, range(config.num_labels if named else config.vocab_size)
-            )
-    # A number of NumPy is none that JSON holds.
-    return {
-        name: value.item() if type(value).__module__ == "numpy" else value
-        for name, value in chosen._asdict().items()
-    }
+    explainer.adapter.check(chosen)
+    return chosen.to_dict()
 
 
 def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
@@ -163,10 +177,7 @@ def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
             texts[index] = str(text)
         else:
             failed[index] = reason
-    if explainer.task in seq2seq.TASKS:
-        found = dict(_explain_pairs(explainer, texts, plan, failed))
-    else:
-        found = dict(_explain_texts(explainer, texts, plan, failed, kept))
+    found = dict(_explain(explainer, texts, plan, failed, kept))
     done = [(rows[index], found[index]) for index in sorted(found)]
     wrong = [(rows[index], failed[index]) for index in sorted(failed)]
     return Shard(
@@ -182,30 +193,40 @@ def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
 # ---- Explaining ----------------------------------------------------------------------------------
 
 
-def _explain_texts(
+class _Batch(NamedTuple):
+    """Texts that ran together: their indices, what was read, where, and what came out."""
+
+    indices: list[int]
+    texts: list[Encoded]
+    places: list[int | None]
+    ran: Ran
+
+
+def _explain(
     explainer: Explainer,
     texts: dict[int, str],
     plan: Plan,
     failed: dict[int, str],
     kept: dict[int, Kept],
 ) -> Iterator[tuple[int, Found]]:
-    options = _Options(**plan.options)
-    encoded: dict[int, _Encoded] = {}
+    options = Options(**plan.options)
+    adapter = explainer.adapter
+    encoded: dict[int, Encoded] = {}
     places: dict[int, int | None] = {}
     bytes_of = cache(partial(_bytes_of, explainer))
-    found = explainer._encode_all(list(texts.values()), options.truncate)
-    for index, text in zip(texts, found, strict=True):
+    read = adapter.read_many(list(texts.values()), options.truncate)
+    for index, text in zip(texts, read, strict=True):
         try:
-            if isinstance(text, TextError):
+            if isinstance(text, AttnflowError):
                 raise text
-            _check_size(len(text.ids), bytes_of, plan)
-            places[index] = explainer._position(text, options.position, causal=None)
+            _check_size(len(text.tokens), bytes_of, plan)
+            places[index] = adapter.position(text, options.position, None)
             encoded[index] = text
         except AttnflowError as error:
             failed[index] = str(error)
-    _check_room(explainer, [len(text.ids) for text in encoded.values()], plan)
-    lengths = {index: len(text.ids) for index, text in encoded.items()}
-    ran = (
+    lengths = {index: len(text.tokens) for index, text in encoded.items()}
+    _check_room(explainer, list(lengths.values()), plan)
+    batches = (
         part
         for batch in _batches(lengths, batch_positions(explainer), bytes_of, plan)
         for part in _run(
@@ -218,15 +239,15 @@ def _explain_texts(
         )
     )
     if explainer.model.device.type == "cpu":
-        for batch, result in ran:
-            yield from _sorted_out(_score(explainer, batch, result, plan, kept), failed)
+        for ran in batches:
+            yield from _sorted_out(_score(explainer, ran, plan, kept), failed)
         return
-    # A model that is elsewhere leaves the CPUs to the scores.
+    # A model that runs elsewhere leaves the CPUs to the scores.
     with ThreadPoolExecutor(max(1, cpus() - 1), "attnflow-scores") as pool:
         waiting: deque[Future[list[tuple[int, Found | str]]]] = deque()
-        for batch, result in ran:
-            waiting.append(pool.submit(_score, explainer, batch, result, plan, kept))
-            del result
+        for ran in batches:
+            waiting.append(pool.submit(_score, explainer, ran, plan, kept))
+            del ran
             while len(waiting) > _WAITING:
                 yield from _sorted_out(waiting.popleft().result(), failed)
         while waiting:
@@ -235,26 +256,29 @@ def _explain_texts(
 
 def _run(
     explainer: Explainer,
-    batch: list[int],
-    texts: list[_Encoded],
+    indices: list[int],
+    texts: list[Encoded],
     places: list[int | None],
-    options: _Options,
+    options: Options,
     failed: dict[int, str],
-) -> Iterator[tuple[list[int], Any]]:
+) -> Iterator[_Batch]:
     """Run the model; where a batch fails, run its texts one by one, and note which fail."""
-    positions = [[-1 if place is None else place] for place in places]
+    positions = [
+        [len(text.tokens) - 1 if place is None else place]
+        for text, place in zip(texts, places, strict=True)
+    ]
     try:
-        ran = explainer._run(texts, positions, options)
+        ran = explainer.adapter.run(texts, positions, options)
     except MemoryError:
         raise
     except Exception as error:  # whatever a model makes of a text, the others go on
-        if len(batch) == 1:
-            failed[batch[0]] = _reason(error)
+        if len(indices) == 1:
+            failed[indices[0]] = _reason(error)
             return
     else:
-        yield batch, (texts, places, *ran)
+        yield _Batch(indices, texts, places, ran)
         return
-    for index, text, place in zip(batch, texts, places, strict=True):
+    for index, text, place in zip(indices, texts, places, strict=True):
         yield from _run(explainer, [index], [text], [place], options, failed)
 
 
@@ -265,36 +289,91 @@ def _reason(error: Exception) -> str:
 
 
 def _score(
-    explainer: Explainer, batch: list[int], ran: Any, plan: Plan, kept: dict[int, Kept]
+    explainer: Explainer, batch: _Batch, plan: Plan, kept: dict[int, Kept]
 ) -> list[tuple[int, Found | str]]:
     """Return what was found of each text of a batch, or why nothing was; keep its attention."""
-    texts, places, captured, logits, targets = ran
-    options = _Options(**plan.options)
-    found: Iterable[Found | str]
+    options = Options(**plan.options)
+    adapter = explainer.adapter
+    found: list[Found | str]
     try:
-        found = score_batch(explainer, texts, places, captured, logits, targets, options)
+        found = [*_score_together(explainer, batch, options)]
     except AttnflowError:
-        # Something is wrong with one of them. One by one, it is told of which.
-        found = (_score_one(explainer, row, ran, options) for row in range(len(texts)))
+        # One of them has invalid attention. Scored one by one, its own error says what is wrong.
+        found = [_score_one(explainer, batch, row, options) for row in range(len(batch.texts))]
     results = []
-    for row, (index, text, result) in enumerate(zip(batch, texts, found, strict=True)):
+    for row, (index, text, result) in enumerate(
+        zip(batch.indices, batch.texts, found, strict=True)
+    ):
         results.append((index, result))
         if plan.keep is not None and not isinstance(result, str):
-            kept[index] = keep_attention(explainer, captured, row, text, options, result, plan.keep)
+            if not isinstance(adapter, TextAdapter):
+                raise OptionError(f"attention is not kept of models for {explainer.task}")
+            kept[index] = keep_attention(
+                adapter,
+                adapter.graph(batch.ran.captured, row, text, options),
+                text,
+                {
+                    "position": result.position,
+                    "prediction": result.prediction,
+                    "target": result.target,
+                },
+                plan.keep,
+            )
     return results
 
 
-def _score_one(explainer: Explainer, row: int, ran: Any, options: _Options) -> Found | str:
-    texts, _, captured, logits, targets = ran
-    text = texts[row]
+def _score_together(explainer: Explainer, batch: _Batch, options: Options) -> list[Found]:
+    """Score a batch at once, where its kind of input allows it."""
+    adapter = explainer.adapter
+    together = adapter.batch(batch.ran.captured, batch.texts, options)
+    if together is None:
+        return [_scored(explainer, batch, row, options) for row in range(len(batch.texts))]
+    depth = len(batch.ran.captured.layers)
+    layer = resolve_index(options.layer, depth, "layer", "layers", first=1)
+    positions = [
+        (adapter.position(text, options.position, causal) or 0) if place is None else place
+        for text, place, causal in zip(batch.texts, batch.places, together.causal, strict=True)
+    ]
+    scored = together.score(options, layer, positions, explainer.uniform)
+    return [
+        _found(text, one, 0, layer, adapter.answer(batch.ran, row)[0], options)
+        for row, (text, one) in enumerate(zip(batch.texts, scored, strict=True))
+    ]
+
+
+def _score_one(explainer: Explainer, batch: _Batch, row: int, options: Options) -> Found | str:
     try:
-        measured = explainer._measure(
-            captured, row, text, None, options, keep_trace=False, num_threads=1
-        )
-        [made] = explainer._make(text, measured, logits[row], targets[row], options)
+        return _scored(explainer, batch, row, options)
     except AttnflowError as error:
         return str(error)
-    return Found.of(made)
+
+
+def _scored(explainer: Explainer, batch: _Batch, row: int, options: Options) -> Found:
+    """Score one text of a batch by its own graph."""
+    adapter, text, place = explainer.adapter, batch.texts[row], batch.places[row]
+    scorer = explainer.scorer(batch.ran, row, text, options, num_threads=1)
+    layer = resolve_index(options.layer, scorer.depth, "layer", "layers", first=1)
+    if place is None:
+        place = adapter.position(text, options.position, scorer.graph.causal) or 0
+    [scored] = scorer.score(options, layer, [text.node(place)])
+    answer = adapter.answer(batch.ran, row)[0]
+    return _found(text, scored, layer - 1, layer, answer, options)
+
+
+def _found(
+    text: Encoded, scored: Scored, row: int, layer: int, answer: Answer, options: Options
+) -> Found:
+    finished = finish(text.tokens, scored, row, layer, options)
+    return Found(
+        finished.tokens,
+        finished.layer_scores[row],
+        layer,
+        scored.position,
+        answer.target,
+        answer.prediction,
+        scored.saturation,
+        finished.notes,
+    )
 
 
 def _sorted_out(
@@ -305,21 +384,6 @@ def _sorted_out(
             failed[index] = result
         else:
             yield index, result
-
-
-def _explain_pairs(
-    explainer: Explainer, texts: dict[int, str], plan: Plan, failed: dict[int, str]
-) -> Iterator[tuple[int, Found]]:
-    """Explain the texts of an encoder-decoder, one after the other."""
-    for index, text in texts.items():
-        try:
-            [(_, explanation)] = explainer.explain_each([text], **plan.options)
-        except MemoryError:
-            raise
-        except Exception as error:
-            failed[index] = _reason(error)
-        else:
-            yield index, Found.of(explanation)
 
 
 def _check_size(tokens: int, bytes_of: Callable[[int], int], plan: Plan) -> None:
@@ -434,15 +498,15 @@ def _data_file(done: list[tuple[Row, Found]], plan: Plan) -> bytes:
 
     strings, flags = pa.list_(pa.string()), pa.list_(pa.bool_())
     numbers, places = pa.list_(pa.float64()), pa.list_(pa.int32())
-    spans = [found.spans for _, found in done]
+    spans = [found.tokens.spans for _, found in done]
     predictions = [found.prediction for _, found in done]
     columns: list[tuple[str, Any, Any]] = [
         ("row", pa.int64(), [row.number for row, _ in done]),
         ("id", _arrow_type(plan.id_type), [_id(row, plan) for row, _ in done]),
         ("text", pa.string(), [row.values[plan.text_column] for row, _ in done]),
-        ("tokens", strings, [list(found.tokens) for _, found in done]),
+        ("tokens", strings, [list(found.tokens.names) for _, found in done]),
         ("scores", numbers, [found.scores for _, found in done]),
-        ("special", flags, [list(found.special) for _, found in done]),
+        ("special", flags, [list(found.tokens.special) for _, found in done]),
         ("starts", places, [[x and x[0] for x in row] for row in spans]),
         ("ends", places, [[x and x[1] for x in row] for row in spans]),
         ("layer", pa.int32(), [found.layer for _, found in done]),

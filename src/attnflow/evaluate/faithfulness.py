@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import vision
 from attnflow.errors import OptionError
-from attnflow.importance.answer import Answer, answers, ask, check_batch_size
-from attnflow.importance.reading import Reading, filling, read, replaced, without
+from attnflow.importance.answer import Answer, answers, ask, check_batch_size, read
+from attnflow.models.adapter import Reading
 
 __all__ = ["FRACTIONS", "Faithfulness", "faithfulness"]
 
@@ -126,7 +125,7 @@ def faithfulness(
     whole = _ask_each(explainer, readings, batch_size)
     results = []
     # Equal images are not looked for, so that nothing is gained by holding many.
-    most = WINDOW if readings[0].patches is None else 1
+    most = WINDOW if explainer.adapter.can_delete else 1
     for start, end in _windows(orders, shares, most):
         window = range(start, end)
         asked = [readings[i]._replace(target=whole[i].target) for i in window]
@@ -164,7 +163,7 @@ def check_removal(explainer: Any, removal: Any) -> int | None:
     Raises:
         OptionError: If tokens of this model cannot be removed so; the message says how they can be.
     """
-    image = explainer.task in vision.TASKS
+    image = not explainer.adapter.can_delete
     if image and isinstance(removal, str) and removal == "delete":
         raise OptionError(
             "removal is 'delete', but the model takes images, whose patches cannot be taken out; "
@@ -172,7 +171,8 @@ def check_removal(explainer: Any, removal: Any) -> int | None:
         )
     if not image and isinstance(removal, str) and removal in ("auto", "delete"):
         return None
-    return filling(explainer, removal, name="removal")
+    fill: int = explainer.adapter.fill(removal, "removal")
+    return fill
 
 
 def _orders(explainer: Any, readings: list[Reading], scores: Any, many: bool) -> list[list[int]]:
@@ -191,8 +191,8 @@ def _orders(explainer: Any, readings: list[Reading], scores: Any, many: bool) ->
             token
             for token, place in enumerate(reading.places)
             if place is not None
-            and not reading.special[token]
-            and (reading.patches is not None or reading.inputs[place[0]][place[1]] != mask)
+            and not reading.tokens.special[token]
+            and explainer.adapter.changes(reading, token, mask)
         ]
         orders.append(sorted(removable, key=lambda token: -values[token]))
     return orders
@@ -265,7 +265,7 @@ def _ask_each(explainer: Any, readings: list[Reading], batch_size: int) -> list[
 
 def _identity(reading: Reading, index: int) -> Any:
     """Return what equal readings of texts have in common. An image is like no other."""
-    if reading.patches is not None:
+    if not all(isinstance(values, list) for values in reading.inputs.values()):
         return index
     inputs = tuple((name, tuple(values)) for name, values in reading.inputs.items())
     return inputs, reading.position, reading.target
@@ -283,6 +283,7 @@ def _run(
 
     None where nothing is left to read.
     """
+    adapter = explainer.adapter
     results: list[dict[int, Answer | None]] = [{} for _ in readings]
     wanted: dict[Any, list[tuple[int, int]]] = {}
     changed: dict[Any, Reading] = {}
@@ -292,7 +293,11 @@ def _run(
         steps = _steps(len(order), fractions)
         for step in [*range(1, max(steps) + 1), *(-k for k in sorted(set(steps)))]:
             gone = order[:step] if step > 0 else order[-step:]
-            left = without(reading, gone) if fill is None else replaced(reading, gone, fill)
+            left = (
+                adapter.deleted(reading, gone)
+                if fill is None
+                else adapter.replaced(reading, gone, fill)
+            )
             if left is None:
                 results[index][step] = None
                 continue

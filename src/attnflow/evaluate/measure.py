@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
 from attnflow.evaluate.baselines import baseline_scores
-from attnflow.evaluate.scores import PAIRS, Question, Scored, layer_scores, questions
-from attnflow.explain import Explainer
 from attnflow.graph import resolve_index
+from attnflow.models import Explainer
+from attnflow.models.adapter import Question
+from attnflow.models.explainer import LayerScores
+from attnflow.options import Options
 
 __all__ = ["Plan", "agreement", "listed", "measure"]
 
@@ -59,6 +61,24 @@ class Plan(NamedTuple):
     max_new_tokens: int
     seed: int
 
+    def options(self, edges: str) -> Options:
+        """Return the options of `Explainer.explain` for one kind of edges."""
+        return Options(
+            edges=edges,
+            position=self.position,
+            heads=self.heads,
+            residual=self.residual,
+            truncate=self.truncate,
+        )
+
+    def questions(
+        self, explainer: Explainer, item: Any, target: int | str | None
+    ) -> tuple[Any, list[Question]]:
+        """Return an input with what is asked about it; a target is written if there is none."""
+        return explainer.adapter.questions(
+            item, Question(self.position, target), self.max_new_tokens, self.truncate
+        )
+
 
 def measure(
     explainer: Explainer,
@@ -102,8 +122,18 @@ def measure(
         TextError: If the input cannot be measured; the message says why.
         AttnflowError: Whatever explaining and the references raise.
     """
-    item, asked = questions(explainer, item, plan, target)
-    scored = [layer_scores(explainer, item, asked, plan, kind, num_threads) for kind in plan.edges]
+    item, asked = plan.questions(explainer, item, target)
+    scored = [
+        explainer.layer_scores(
+            item,
+            asked,
+            plan.options(edges),
+            methods=plan.methods,
+            receptive_fields=plan.receptive_field,
+            num_threads=num_threads,
+        )
+        for edges in plan.edges
+    ]
     seeds: list[tuple[int, ...]] = [(plan.seed, index)]
     if len(asked) > 1:
         seeds = [(plan.seed, index, place) for place in range(len(asked))]
@@ -113,7 +143,8 @@ def measure(
         for question, seed, *found in zip(asked, seeds, *scored, strict=True)
     ]
     last = scored[_main(plan)][-1]
-    several = explainer.task == PAIRS and plan.position == "auto"
+    # The questions of an encoder-decoder are about every token of its target.
+    several = explainer.adapter.asks_about_targets and plan.position == "auto"
     prediction = None if several or last.prediction is None else last.prediction._asdict()
     return {
         "text": index,
@@ -121,7 +152,7 @@ def measure(
         "position": last.position,
         "target": item[1] if several else last.target,
         "prediction": prediction,
-        "related": last.related,
+        "related": last.relative,
         "layers": [layer + 1 for layer in _layers(last, plan)],
         **{name: listed(_mean([answer[name] for answer in answers])) for name in answers[0]},
     }
@@ -131,7 +162,7 @@ def _answer(
     explainer: Explainer,
     item: Any,
     question: Question,
-    scored: list[Scored],
+    scored: list[LayerScores],
     plan: Plan,
     frequencies: Mapping[str, int],
     seed: Sequence[int],
@@ -158,14 +189,14 @@ def _answer(
     count = min(len(found.tokens) for found in scored)
     if count < 2:
         raise TextError("the position sees one token, and a rank correlation needs two")
-    tokens, special = first.tokens[:count], np.array(first.special[:count])
+    tokens, special = first.tokens.names[:count], np.array(first.tokens.special[:count])
     references = references[:, :count]
     layers = _layers(first, plan)
     scores = np.array(
         [
             [
                 [
-                    found.scores[method, found.related if choice == "auto" else bool(choice)][
+                    found.scores[method, found.relative if choice == "auto" else bool(choice)][
                         layers
                     ]
                     for choice in plan.receptive_field
@@ -200,7 +231,7 @@ def _main(plan: Plan) -> int:
     return plan.edges.index("attention") if "attention" in plan.edges else 0
 
 
-def _layers(scored: Scored, plan: Plan) -> list[int]:
+def _layers(scored: LayerScores, plan: Plan) -> list[int]:
     """Return the layers that are measured, from 0."""
     depth = len(next(iter(scored.scores.values())))
     return [

@@ -14,12 +14,11 @@ from attnflow.errors import OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
 from attnflow.evaluate.evaluation import EvaluatedText, Evaluation, Skipped
 from attnflow.evaluate.measure import Plan, measure
-from attnflow.evaluate.scores import IMAGES, PAIRS, check_options, depth_of, questions, read
 from attnflow.evaluate.underway import UnderWay
-from attnflow.explain import Explainer
 from attnflow.explanation import Prediction
 from attnflow.graph import resolve_index
-from attnflow.scoring import EDGES, METHODS
+from attnflow.models import Explainer
+from attnflow.options import EDGES, METHODS
 
 __all__ = ["Run", "evaluate"]
 
@@ -33,7 +32,7 @@ ROUNDING_NOTE = (
 ROUNDING = 1e-4
 
 # Other models have no answer that tokens or patches could matter to, or read what has none.
-TASKS = ("classification", "masked-lm", "causal-lm", PAIRS, IMAGES)
+TASKS = ("classification", "masked-lm", "causal-lm", "seq2seq-lm", "image-classification")
 
 MAX_NEW_TOKENS = 20
 
@@ -242,14 +241,16 @@ class Run(UnderWay):
         counted: Counter[str] = Counter()
         for index, text in enumerate(self._texts):
             try:
-                counted.update(read(explainer, text, self._plan))
+                counted.update(
+                    explainer.adapter.counted(text, self._plan.truncate, self._plan.position)
+                )
             except (TextError, OptionError) as error:
                 self.skipped.append(Skipped(self._numbers[index], str(error)))
             else:
                 self._todo.append(index)
         if not self._todo:
             first = self.skipped[len(options["skipped"])]
-            what = "images" if explainer.task == IMAGES else "texts"
+            what = "texts" if explainer.adapter.can_delete else "images"
             raise TextError(
                 f"none of the {len(self._texts)} {what} can be evaluated; the first, number "
                 f"{first.number}: {first.reason}"
@@ -351,7 +352,7 @@ class Run(UnderWay):
         own: dict[str, Any] = {}
         if self._plan.faithfulness:
             own["removal"] = self._plan.removal
-        if self._explainer.task == PAIRS and self._plan.position == "auto":
+        if self._explainer.adapter.asks_about_targets and self._plan.position == "auto":
             own["max_new_tokens"] = self._plan.max_new_tokens
         return own
 
@@ -359,9 +360,8 @@ class Run(UnderWay):
         """Say what is evaluated, so that a store of something else is not taken for it."""
         from attnflow import __version__
 
-        inputs = [
-            _identity(item) if self._explainer.task == IMAGES else item for item in self._texts
-        ]
+        texts = self._explainer.adapter.can_delete
+        inputs = [item if texts else _identity(item) for item in self._texts]
         options = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._plan._asdict().items()
@@ -419,7 +419,7 @@ def _is_rounding(explainer: Explainer, task: _Task, plan: Plan) -> bool:
     """Whether the sum of gradients is nothing but rounding error on this model."""
     from attnflow.importance.gradient import gradient_norm, input_gradient
 
-    item, [question, *_] = questions(explainer, task.item, plan, task.target)
+    item, [question, *_] = plan.questions(explainer, task.item, task.target)
     sums, norms = (
         reference(
             explainer,
@@ -473,10 +473,10 @@ def _stacked(records: list[dict[str, Any]], name: str) -> Any:
 def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
     from attnflow.evaluate.faithfulness import check_removal
     from attnflow.importance import REFERENCES
-    from attnflow.importance.reading import filling
 
-    known = IMAGE_BASELINES if explainer.task == IMAGES else BASELINES
-    if explainer.task == IMAGES and options["frequencies"] is not None:
+    images = not explainer.adapter.can_delete
+    known = IMAGE_BASELINES if images else BASELINES
+    if images and options["frequencies"] is not None:
         raise OptionError("frequencies are of tokens, and this model takes images; leave them out")
     fields = options["receptive_field"]
     plan = Plan(
@@ -503,9 +503,10 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
             f"replacement is {plan.replacement!r}, but only blank_out replaces tokens, and it is "
             "not among the references; leave it out"
         )
-    check_options(explainer, plan)
+    for kind in plan.edges:
+        explainer.adapter.check(plan.options(kind))
     if "blank_out" in plan.references:
-        filling(explainer, plan.replacement)
+        explainer.adapter.fill(plan.replacement)
     if plan.removal != "auto" and not plan.faithfulness:
         raise OptionError(
             f"removal is {plan.removal!r}, but only faithfulness removes tokens, and it is not "
@@ -520,7 +521,7 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
 
 def _layers(explainer: Explainer, layers: Any) -> tuple[int, ...]:
     wanted = _list_of([layers] if isinstance(layers, int) else layers, "layers")
-    depth = depth_of(explainer)
+    depth = explainer.adapter.depth
     if depth is not None:
         wanted = [resolve_index(layer, depth, "layer", "layers", first=1) for layer in wanted]
     if len(set(wanted)) < len(wanted):
@@ -529,22 +530,20 @@ def _layers(explainer: Explainer, layers: Any) -> tuple[int, ...]:
 
 
 def _targets(explainer: Explainer, targets: Any, count: int, plan: Plan) -> list[Any]:
-    from attnflow.importance.reading import _target
-
     if targets is None or isinstance(targets, str | int | np.integer):
         wanted = [targets] * count
     else:
         wanted = _list_of(targets, "targets")
         if len(wanted) != count:
             raise OptionError(f"targets has {len(wanted)} items, but there are {count} texts")
-    if explainer.task == PAIRS and plan.position == "auto" and set(wanted) != {None}:
+    if explainer.adapter.asks_about_targets and plan.position == "auto" and set(wanted) != {None}:
         raise OptionError(
             "targets are tokens that are asked about, and an encoder-decoder is asked about every "
             "token of its target; give the target beside its source, as a tuple (source, target), "
             "or ask about one position, such as position='last'"
         )
     # An unknown class is an error before the first text runs.
-    checked = {target: _target(explainer, target) for target in wanted}
+    checked = {target: explainer.adapter.target(target) for target in wanted}
     return [checked[target] for target in wanted]
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import seq2seq
 from attnflow.dataset.source import require_pyarrow
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
@@ -34,11 +33,12 @@ from attnflow.evaluate.run import (
     statistics_options,
     workers_of,
 )
-from attnflow.evaluate.scores import PAIRS
 from attnflow.evaluate.statistics import MEASURES, Statistics, TokenMean
 from attnflow.evaluate.underway import UnderWay
-from attnflow.explain import Explainer, _Options
-from attnflow.explanation import Explanation
+from attnflow.models import Explainer
+from attnflow.models.adapter import Encoded
+from attnflow.options import OPTIONS
+from attnflow.tokens import summed
 
 __all__ = ["StoredRun", "evaluate_stored"]
 
@@ -246,9 +246,7 @@ class StoredRun(UnderWay):
             seed=self._statistics["seed"],
         )
         if "blank_out" in references:
-            from attnflow.importance.reading import filling
-
-            filling(explainer, self._plan.replacement)
+            explainer.adapter.fill(self._plan.replacement)
         self._done = 0
         header = None if options["store"] is None else self._header(given)
         work = partial(_measured, plan=self._plan)
@@ -284,7 +282,11 @@ class StoredRun(UnderWay):
             model=header["model"],
             task=header["task"],
             fingerprint=header["fingerprint"],
-            options={name: plan.options[name] for name in _Options._fields if name in plan.options},
+            options={
+                option.name: plan.options[option.name]
+                for option in OPTIONS
+                if option.name in plan.options
+            },
             statistics=self._statistics,
             references=plan.references,
             baselines=plan.baselines,
@@ -424,7 +426,7 @@ def _references(made: Finished, options: Mapping[str, Any]) -> tuple[str, ...]:
             f"{made.folder} has the scores of a model for {task}, which gives no answer that "
             "tokens could matter to; expected no references: references=None, or --references none"
         )
-    if task == PAIRS and made.header["options"]["drop_sink"]:
+    if task == "seq2seq-lm" and made.header["options"]["drop_sink"]:
         raise OptionError(
             f"{made.folder} has the scores of an encoder-decoder without its two attention sinks, "
             "and does not say which tokens those were, so that references cannot be compared with "
@@ -545,13 +547,9 @@ def _reference_values(
 
     options = plan.options
     text, truncate = row["text"], options["truncate"]
-    encoded: Any
-    if plan.task == PAIRS:
-        encoded = seq2seq._encode(explainer.model, explainer.tokenizer, text, "", truncate)
-        position = options["position"]
-    else:
-        encoded = explainer._encode(text, truncate)
-        position = row["position"]
+    encoded = explainer.adapter.read(text, truncate)
+    # The positions of an encoder-decoder count its target's tokens, and the stored one all tokens.
+    position = row["position"] - encoded.source
     values = np.stack(
         [
             importance(
@@ -586,39 +584,23 @@ def _reference_values(
 
 
 def _shown(
-    encoded: Any,
+    encoded: Encoded,
     values: NDArray[np.float64],
     seen: int,
     left_out: int | None,
     options: Mapping[str, Any],
     row: Mapping[str, Any],
 ) -> NDArray[np.float64] | None:
-    """Return references as the scores are stored, if the tokens come out as those that are.
-
-    They take the place of the scores of layers in an explanation, so that what makes words of
-    scores makes words of them.
-    """
-    kept = [index for index in range(seen) if index != left_out]
-    explanation = Explanation(
-        tokens=[encoded.tokens[index] for index in kept],
-        scores=values[0, kept],
-        layer_scores=values[:, kept],
-        method=options["method"],
-        layer=1,
-        position=0,
-        text=encoded.text,
-        spans=[encoded.spans[index] for index in kept],
-        special=[encoded.special[index] for index in kept],
-        model="",
-        task="",
-    )
-    if not options["special_tokens"]:
-        explanation = explanation.without_special_tokens()
-    if options["words"]:
-        explanation = explanation.words()
+    """Return references as the scores are stored, if the tokens come out as those that are."""
+    kept = [
+        index
+        for index in range(seen)
+        if index != left_out and (options["special_tokens"] or not encoded.tokens.special[index])
+    ]
+    tokens, groups = encoded.tokens.select(kept).grouped(options["units"])
     spans = [
         None if start is None else (start, end)
         for start, end in zip(row["starts"], row["ends"], strict=True)
     ]
-    same = list(explanation.tokens) == row["tokens"] and list(explanation.spans) == spans
-    return explanation.layer_scores if same else None
+    same = list(tokens.names) == row["tokens"] and list(tokens.spans) == spans
+    return summed(values[:, kept], groups) if same else None

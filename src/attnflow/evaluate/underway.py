@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from attnflow.evaluate.store import Store
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["UnderWay"]
 

@@ -70,7 +70,7 @@ def importance(
 
     Example:
         >>> import attnflow
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
         >>> importance(explainer, "the keys to the cabinet").shape
         (6,)

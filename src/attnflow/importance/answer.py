@@ -14,11 +14,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from attnflow.errors import ModelError, OptionError
-from attnflow.explain import Explainer
-from attnflow.importance.reading import PAIRS, Reading, multi_label
-from attnflow.scoring import BATCH_POSITIONS
+from attnflow.models import Explainer
+from attnflow.models.adapter import BATCH_POSITIONS, Question, Reading
 
-__all__ = ["Answer", "answers", "ask", "batches", "check_batch_size", "log_odds", "run"]
+__all__ = [
+    "Answer",
+    "answers",
+    "ask",
+    "batches",
+    "check_batch_size",
+    "log_odds",
+    "read",
+    "run",
+]
 
 Key = TypeVar("Key")
 
@@ -45,6 +53,53 @@ class Answer(NamedTuple):
     def probability(self) -> float:
         """The probability p."""
         return float(1 / (1 + np.exp(-self.log_odds))) if self.log_odds > -700 else 0.0
+
+
+def read(
+    explainer: Any, inputs: Any, *, target: Any, position: Any, truncate: Any
+) -> tuple[list[Reading], bool]:
+    """Read inputs as `Explainer.explain` does, and check what is asked about them.
+
+    Args:
+        explainer: The explainer.
+        inputs: What `Explainer.explain` takes.
+        target: The class or token asked about, or a list of them, one for each of many inputs. None
+            is what the model predicts.
+        position: As in `Explainer.explain`.
+        truncate: Whether to cut a text that is longer than the model takes.
+
+    Returns:
+        The readings, and whether there are many.
+
+    Raises:
+        OptionError: If an option is not valid for this model.
+        TextError: If an input is empty, malformed, or longer than the model takes.
+        ModelError: If the model gives no answer that tokens could matter to.
+    """
+    if not isinstance(explainer, Explainer):
+        raise OptionError(
+            f"explainer is {type(explainer).__name__}; expected an attnflow.Explainer"
+        )
+    if not isinstance(truncate, bool | np.bool_):
+        raise OptionError(f"truncate is {truncate!r}; expected True or False")
+    adapter = explainer.adapter
+    adapter.check_answers()
+    items, many = adapter.items(inputs)
+    targets = [target] * len(items)
+    if isinstance(target, list | tuple | np.ndarray):
+        if not many:
+            raise OptionError(
+                f"target is {target!r}, but there is one input; expected one class or token"
+            )
+        if len(target) != len(items):
+            raise OptionError(
+                f"target lists {len(target)} classes or tokens for {len(items)} inputs; expected "
+                "one for each, or one for all"
+            )
+        targets = list(target)
+    questions = [Question(position, adapter.target(one)) for one in targets]
+    adapter.check_position(position)
+    return adapter.readings(items, questions, bool(truncate)), many
 
 
 def check_batch_size(batch_size: Any) -> None:
@@ -124,7 +179,7 @@ def log_odds(explainer: Explainer, readings: list[Reading], logits: Any) -> tupl
         )
     targets = torch.tensor(chosen)
     own = logits.gather(1, targets[:, None])[:, 0]
-    if multi_label(explainer):
+    if explainer.adapter.multi_label:
         return targets, own
     others = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(dim=-1)
     return targets, own - others
@@ -170,7 +225,7 @@ def batches(
 
 def _logits_a_position(explainer: Explainer) -> int:
     """Return how many logits the model computes for each position, 0 if for one position only."""
-    if explainer.task not in ("masked-lm", "causal-lm", PAIRS):
+    if explainer.adapter.has_classes:
         return 0
     if "logits_to_keep" in inspect.signature(explainer.model.forward).parameters:
         return 0
@@ -205,7 +260,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
     # keeps one, such as a table of positions, would keep it for good. Leaving it enables gradients.
     wanted = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(wanted):
-        inputs = _stacked(explainer, readings)
+        inputs = explainer.adapter.together(readings)
         passes_on = any(item.kind is item.VAR_KEYWORD for item in names.values())
         if "use_cache" in names or (passes_on and hasattr(model.config, "use_cache")):
             inputs["use_cache"] = False
@@ -224,27 +279,6 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
         return (logits if position is None else logits[:, position]).to("cpu", torch.float64)
 
 
-def _stacked(explainer: Explainer, readings: list[Reading]) -> dict[str, Any]:
-    """Return what the model is given for readings of one shape."""
-    import torch
-
-    model = explainer.model
-    inputs: dict[str, Any] = {}
-    for name in readings[0].inputs:
-        rows = [reading.inputs[name] for reading in readings]
-        if isinstance(rows[0], list):
-            inputs[name] = torch.tensor(rows, device=model.device)
-        else:
-            inputs[name] = torch.stack(rows).to(model.device, model.dtype)
-    if readings[0].patches is not None:
-        from attnflow import vision
-
-        height, width = inputs["pixel_values"].shape[-2:]
-        if vision._interpolates(model, (int(height), int(width))):
-            inputs["interpolate_pos_encoding"] = True
-    return inputs
-
-
 @contextmanager
 def _unpadded(explainer: Explainer) -> Iterator[None]:
     """Run a block with no id that a classifier takes for padding.
@@ -254,7 +288,7 @@ def _unpadded(explainer: Explainer) -> Iterator[None]:
     """
     from attnflow.capture.borrow import configs_of
 
-    configs = configs_of(explainer.model) if explainer.task == "classification" else []
+    configs = configs_of(explainer.model) if explainer.adapter.has_classes else []
     padding = [
         (config, config.pad_token_id) for config in configs if "pad_token_id" in vars(config)
     ]

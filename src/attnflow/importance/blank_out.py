@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.importance.answer import answers, ask, check_batch_size
-from attnflow.importance.reading import Reading, filling, read, replaced
+from attnflow.importance.answer import answers, ask, check_batch_size, read
+from attnflow.models.adapter import Reading
 
 __all__ = ["blank_out"]
 
@@ -73,7 +73,7 @@ def blank_out(
 
     Example:
         >>> import attnflow
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
         >>> importance = blank_out(explainer, "the keys to the cabinet")
         >>> importance.shape  # [CLS], the, keys, to, the, cabinet
@@ -83,7 +83,8 @@ def blank_out(
     """
     check_batch_size(batch_size)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
-    fill = filling(explainer, replacement)
+    adapter = explainer.adapter
+    fill = adapter.fill(replacement)
     whole = ask(explainer, readings, batch_size)
     results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
 
@@ -91,18 +92,9 @@ def blank_out(
         for index, (reading, answer) in enumerate(zip(readings, whole, strict=True)):
             asked = reading._replace(target=answer.target)
             for token in range(len(reading.tokens)):
-                if _changes(reading, token, fill):
-                    yield (index, token), replaced(asked, [token], fill)
+                if adapter.changes(reading, token, fill):
+                    yield (index, token), adapter.replaced(asked, [token], fill)
 
     for (index, token), answer in answers(explainer, variants(), batch_size):
         results[index][token] = abs(whole[index].probability - answer.probability)
     return results if many else results[0]
-
-
-def _changes(reading: Reading, token: int, fill: int) -> bool:
-    """Whether replacing a token gives the model anything else to read."""
-    place = reading.places[token]
-    if place is None:
-        return False
-    name, index = place
-    return reading.patches is not None or reading.inputs[name][index] != fill

@@ -16,11 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import vision
 from attnflow.errors import ModelError
-from attnflow.explain import Explainer
-from attnflow.importance.answer import batches, check_batch_size, log_odds, run
-from attnflow.importance.reading import PAIRS, Reading, read
+from attnflow.importance.answer import batches, check_batch_size, log_odds, read, run
+from attnflow.models import Explainer
+from attnflow.models.adapter import Reading
 
 __all__ = ["gradient_norm", "gradient_x_input", "input_gradient"]
 
@@ -74,7 +73,7 @@ def input_gradient(
 
     Example:
         >>> import attnflow
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
         >>> [len(one) for one in input_gradient(explainer, ["the keys to the door", "the key"])]
         [6, 3]
@@ -102,7 +101,7 @@ def gradient_x_input(
 
     Example:
         >>> import attnflow
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
         >>> found = gradient_x_input(explainer, "the keys to the cabinet", target="VBP")
         >>> found.shape  # [CLS], the, keys, to, the, cabinet
@@ -130,7 +129,7 @@ def gradient_norm(
 
     Example:
         >>> import attnflow
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> explainer = attnflow.Explainer.from_pretrained(checkpoint())
         >>> norms = gradient_norm(explainer, "the keys to the cabinet")
         >>> int(norms.argmax())  # "keys"
@@ -153,7 +152,7 @@ def _importance(
 ) -> Any:
     check_batch_size(batch_size)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
-    modules = _embedding_modules(explainer)
+    modules = explainer.adapter.embeddings()
     results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
     for batch in batches(explainer, enumerate(readings), batch_size, GRADIENT_POSITIONS):
         together = [reading for _, reading in batch]
@@ -177,7 +176,7 @@ def _differentiate(
         # Borrowed first, so that no other thread runs the model while it is watched.
         with borrowed(explainer.model, None), _watched(modules) as embeddings:
             logits = run(explainer, readings)
-        _check_calls(name, embeddings, readings[0])
+        _check_calls(name, embeddings, explainer.adapter.embedded(readings[0]))
         _, odds = log_odds(explainer, readings, logits)
         gradients: Any = [None]
         if odds.requires_grad:
@@ -204,23 +203,6 @@ def _differentiate(
     return result
 
 
-def _embedding_modules(explainer: Explainer) -> list[Any]:
-    """Return the modules whose outputs are the embeddings, each once."""
-    model = explainer.model
-    try:
-        if explainer.task in vision.TASKS:
-            return [vision._embeddings(model)]
-        if explainer.task != PAIRS:
-            return [model.get_input_embeddings()]
-        both = [part().get_input_embeddings() for part in (model.get_encoder, model.get_decoder)]
-    except NotImplementedError as error:
-        raise ModelError(
-            f"{type(model).__name__} does not say which its embeddings are: its "
-            "get_input_embeddings() is not implemented; use blank_out"
-        ) from error
-    return both[:1] if both[0] is both[1] else both
-
-
 @contextmanager
 def _watched(modules: list[Any]) -> Iterator[list[Any]]:
     """Cut the graph at the outputs of some modules, and give those outputs as they come."""
@@ -238,13 +220,8 @@ def _watched(modules: list[Any]) -> Iterator[list[Any]]:
             handle.remove()
 
 
-def _check_calls(name: str, embeddings: list[Any], reading: Reading) -> None:
+def _check_calls(name: str, embeddings: list[Any], expected: list[int]) -> None:
     """See that the embeddings are those of the reading's tokens, source before target."""
-    if reading.patches is not None:
-        expected = [len(reading.tokens)]
-    else:
-        names = [name for name in ("input_ids", "decoder_input_ids") if name in reading.inputs]
-        expected = [len(reading.inputs[name]) for name in names]
     if [tuple(one.shape[1:-1]) for one in embeddings] != [(count,) for count in expected]:
         shapes = ", ".join(str(tuple(one.shape)) for one in embeddings) or "nothing"
         raise ModelError(

@@ -43,7 +43,7 @@ def accuracy(
 
     Example:
         >>> from attnflow import Explainer
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> verb = Explainer.from_pretrained(checkpoint())
         >>> keys = Agreement("the keys to the cabinet", "VBP", 1)
         >>> accuracy(verb.model, verb.tokenizer, [keys])

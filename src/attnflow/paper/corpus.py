@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.models.verb_number.model import LABELS
 from attnflow.paper.data import Agreement
-from attnflow.paper.model import LABELS
 
 __all__ = ["Corpus", "batches", "encode"]
 

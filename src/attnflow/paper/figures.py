@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["SENTENCES", "Drawing", "Sentence", "figure1", "figure2", "figure3", "figure4"]
 

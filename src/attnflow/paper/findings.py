@@ -16,7 +16,7 @@ from attnflow.graph import AttentionGraph
 from attnflow.rollout import attention_rollout, head_rollout
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["heads", "saturation_by_layer"]
 
@@ -51,7 +51,7 @@ def saturation_by_layer(
 
     Example:
         >>> from attnflow import Explainer
-        >>> from attnflow.paper import checkpoint
+        >>> from attnflow.models.verb_number import checkpoint
         >>> found = saturation_by_layer(Explainer.from_pretrained(checkpoint()), ["the keys"])
         >>> len(found["pairs"]), found["pairs"][0] < found["pairs"][-1]
         (6, True)

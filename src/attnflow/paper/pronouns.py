@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attnflow.errors import OptionError
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
     from attnflow.explanation import Explanation
 
 __all__ = ["EXAMPLES", "MASK", "METHODS", "Ambiguity", "Resolution", "resolve"]

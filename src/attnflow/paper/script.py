@@ -29,7 +29,7 @@ from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["METHODS", "REFERENCES", "VARIANTS", "as_scripted", "dense_spearman"]
 

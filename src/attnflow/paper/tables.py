@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.evaluate import Evaluation
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["METHODS", "TABLES", "Printed", "Setting", "Table", "make_table"]
 

@@ -20,13 +20,13 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
 
 from attnflow.errors import DataError, OptionError
+from attnflow.models.verb_number.model import VerbNumberConfig, VerbNumberForSequenceClassification
+from attnflow.models.verb_number.tokenizer import SPECIAL, build_tokenizer
 from attnflow.paper import card
 from attnflow.paper.accuracy import accuracy, summary
 from attnflow.paper.corpus import Corpus, batches, encode
 from attnflow.paper.data import Agreement, Fault, read_agreement
 from attnflow.paper.loop import REPORT, Loop, Status, check_folder, filling, move_average
-from attnflow.paper.model import VerbNumberConfig, VerbNumberForSequenceClassification
-from attnflow.paper.tokenizer import SPECIAL, build_tokenizer
 from attnflow.view import theme
 
 __all__ = ["Recipe", "Reserved", "train"]

@@ -26,7 +26,7 @@ from attnflow.serve.queue import FairQueue
 from attnflow.serve.worker import Worker, read_model
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["check_token", "listen", "serve"]
 

@@ -26,7 +26,7 @@ from attnflow.serve.queue import FairQueue, Job
 from attnflow.view.page import data
 
 if TYPE_CHECKING:
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
 __all__ = ["Answer", "Model", "Stage", "Worker", "read_model", "too_late"]
 

@@ -1,36 +1,177 @@
-"""Sound in, what a speech model reads out, and which stretch of time each of its positions hears.
+"""Speech models: sound in, and which stretch of time each position of the encoder hears.
 
-Whisper's encoder hears 30 seconds at once, as 1,500 positions of 0.02 seconds. Whatever is shorter
-is filled up with silence. In an explanation, a source token is a stretch of sound of a tenth of a
-second, named by its time, "0.30-0.40 s". The silence that was added is one special token.
-
-Importing this module needs NumPy only; running a model needs torch and transformers.
+Whisper's encoder hears 30 seconds at once, as 1,500 positions of 0.02 seconds. A shorter sound is
+padded with silence. In an explanation, a source token is a stretch of sound of a tenth of a second,
+named by its time, "0.30-0.40 s". The silence that was added is one special token.
 """
 
 from __future__ import annotations
 
 import os
 import wave
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import ModelError, TextError
+from attnflow.models.adapter import Encoded, Loader, grouped
+from attnflow.models.pair import PairAdapter
+from attnflow.options import Options
+from attnflow.tokens import Tokens
 
-__all__ = ["Listener", "Stretches", "is_sound_model", "listener", "stretches"]
+__all__ = ["Listener", "SoundAdapter", "Stretches", "listener", "stretches"]
 
-# How long a stretch is, in seconds, as nearly as whole positions allow. A spoken word takes a
-# quarter of a second or so, and a sound of it a tenth.
+# How long a stretch is, in seconds, as nearly as whole positions allow. A spoken word takes about a
+# quarter of a second, and a phoneme a tenth.
 STRETCH: Final = 0.1
+
+# Stands for the language of a sound until the model has heard it.
+UNHEARD: Final = -1
 
 _SOUND: Final = (
     "a float array of one channel, a mapping with 'array' and 'sampling_rate', or the path of a "
     ".wav file"
 )
+
+
+class SoundAdapter(PairAdapter):
+    """Reads a sound and the text so far, as Whisper does."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("speech-to-text",)
+    in_data_sets: ClassVar[bool] = False
+    what: ClassVar[str] = "sound"
+
+    def __init__(self, model: Any, reader: Any) -> None:
+        super().__init__(model, reader)
+        self._listener: Final = listener(model, reader)
+
+    @classmethod
+    def fits(cls, model: Any) -> bool:
+        """Whether a model has an encoder that is given sound, and a decoder."""
+        return super().fits(model) and getattr(model, "main_input_name", None) == "input_features"
+
+    @classmethod
+    def loader(cls, config: Any, task: str, gguf: bool) -> Loader | None:
+        """Return how to load a checkpoint; None if it is not Whisper's."""
+        if config.model_type != "whisper":
+            return None
+        cls._check_saved(config, task)
+        return Loader("AutoModelForSpeechSeq2Seq", "AutoProcessor")
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the processor."""
+        return self.reader.tokenizer
+
+    @property
+    def max_tokens(self) -> int | None:
+        """None: a sound is measured in seconds."""
+        return None
+
+    def _is_source(self, source: Any) -> bool:
+        return True  # what a sound may be is checked when it is read
+
+    def read(self, item: Any, truncate: bool = False) -> Encoded:
+        """Read a sound and the text so far."""
+        import torch
+
+        from attnflow.capture.borrow import borrowed
+
+        sound, said = self._pair(item)
+        target = self._target_ids(said)
+        samples = self._listener.read(sound, truncate)
+        features = self._listener.features(samples)
+        if UNHEARD in target:
+            with torch.no_grad(), borrowed(self.model, None):
+                heard = int(
+                    self.model.detect_language(
+                        input_features=features.to(self.model.device, self.model.dtype),
+                        num_segment_frames=features.shape[-1],
+                    )[0]
+                )
+            target = [heard if token == UNHEARD else token for token in target]
+        parts = self._listener.stretches(samples)
+        source = Tokens("", parts.names, (None,) * len(parts.names), parts.special)
+        return Encoded(
+            self._with_target(source, target),
+            {"input_features": features[0], "decoder_input_ids": target},
+            source=len(parts.names),
+            sizes=parts.sizes,
+            extra=source,
+        )
+
+    def _target_ids(self, said: str) -> list[int]:
+        """Return the ids of the text so far, with its language and task, as Whisper is told them.
+
+        A tokenizer that was told them has them there. Otherwise they are those of the model's
+        generation_config, or else the language that the model hears, and to transcribe.
+        """
+        target = super()._target_ids(said)
+        config = self.model.generation_config
+        languages: dict[str, int] = getattr(config, "lang_to_id", None) or {}
+        tasks: dict[str, int] = getattr(config, "task_to_id", None) or {}
+        if languages and not set(languages.values()) & set(target):
+            target = [target[0], _language_id(config, languages), *target[1:]]
+        if languages and tasks and not set(tasks.values()) & set(target):
+            task = getattr(config, "task", None) or "transcribe"
+            target = [*target[:2], tasks[task], *target[2:]]
+        most = self.max_target
+        if most is not None and len(target) > most:
+            raise TextError(
+                f"the text so far has {len(target)} tokens, including those it starts with, and "
+                f"the model takes {most}; shorten it"
+            )
+        return target
+
+    def batches(
+        self, items: Sequence[Any], options: Options
+    ) -> Iterator[list[tuple[int, Encoded]]]:
+        """Yield sounds together; one in a file is read again when its turn comes."""
+        lengths = []
+        for item in items:
+            sound, said = self._pair(item)
+            self._listener.read(sound, options.truncate)
+            target = self._target_ids(said)
+            self.check_position(options.position)
+            lengths.append((self._listener.positions, len(target)))
+        for batch in grouped(lengths):
+            yield [(index, self.read(items[index], options.truncate)) for index in batch]
+
+    def _sources(self, batch: Sequence[Encoded], pad: int) -> dict[str, Any]:
+        import torch
+
+        features = torch.stack([sound.inputs["input_features"] for sound in batch])
+        return {"input_features": features.to(self.model.device, self.model.dtype)}
+
+    def _prompt(self, encoded: Encoded) -> tuple[Any, dict[str, Any]]:
+        features = encoded.inputs["input_features"][None]
+        return features.to(self.model.device, self.model.dtype), {"return_timestamps": False}
+
+    def check_answers(self) -> None:
+        """Refuse: no part of a sound can be replaced as a token can."""
+        raise ModelError(
+            f"{self.name} reads sound, and references replace tokens of a text or patches of an "
+            "image; expected a model that reads text or images"
+        )
+
+
+def _language_id(config: Any, languages: dict[str, int]) -> int:
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    language = getattr(config, "language", None)
+    if not isinstance(language, str):
+        return UNHEARD
+    code = TO_LANGUAGE_CODE.get(language.lower(), language.lower())
+    found = languages.get(language, languages.get(f"<|{code}|>"))
+    if found is None:
+        raise ModelError(
+            f"generation_config.language is {language!r}, which the model does not know"
+        )
+    return found
 
 
 class Stretches(NamedTuple):
@@ -95,7 +236,7 @@ class Listener(NamedTuple):
             raise TextError(
                 f"the sound has {len(samples)} samples, {len(samples) / self.rate:.2f} seconds, "
                 f"and the model hears {self.samples}, {self.samples / self.rate:g} seconds; cut it "
-                "into parts, or pass truncate=True (--truncate) to cut it there"
+                "into parts, or pass truncate=True to cut it there"
             )
         return samples[: self.samples]
 
@@ -108,18 +249,6 @@ class Listener(NamedTuple):
         """Return the stretches of a sound, and of the silence after it."""
         heard = -(-len(samples) * self.positions // self.samples)
         return stretches(self.positions, heard, self.samples / self.rate / self.positions)
-
-
-def is_sound_model(model: Any) -> bool:
-    """Return whether a model, or a class of models, is given sound.
-
-    Args:
-        model: A model of transformers, or its class.
-
-    Returns:
-        Whether its main input is ``input_features``.
-    """
-    return getattr(model, "main_input_name", None) == "input_features"
 
 
 def listener(model: Any, processor: Any) -> Listener:
@@ -139,9 +268,9 @@ def listener(model: Any, processor: Any) -> Listener:
     positions = getattr(model.config, "max_source_positions", None)
     if getattr(model.config, "model_type", None) != "whisper" or not isinstance(positions, int):
         raise ModelError(
-            f"{name} reads sound, but not as Whisper does, in positions of a known time; its "
-            "attention can be had with attnflow.capture.capture_pair, and its graph with "
-            "attnflow.encoder_decoder_graph"
+            f"{name} reads sound, but not as Whisper does, in positions of a known time; "
+            "attnflow.capture.capture_pair captures its attention, and "
+            "attnflow.encoder_decoder_graph makes a graph of it"
         )
     extractor = getattr(processor, "feature_extractor", None)
     if extractor is None or getattr(processor, "tokenizer", None) is None:

@@ -1,0 +1,288 @@
+"""Attention weights of one text, explained without their model.
+
+The weights may have been kept by a run over a data set (`attnflow.dataset.load_attentions`), or
+come from anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import OptionError
+from attnflow.explain import Answer, explain_graph
+from attnflow.explanation import Explanation, Prediction
+from attnflow.graph import AttentionGraph, read_layers, resolve_index
+from attnflow.options import OPTIONS, POSITIONS, Options, sign
+from attnflow.scoring import Scorer
+from attnflow.tokens import Tokens
+
+__all__ = ["TextAttention"]
+
+# The tasks whose answer is that of one position.
+_BY_POSITION: Final = ("masked-lm", "causal-lm")
+# The names that tokens from elsewhere may have.
+_CLS: Final = ("[CLS]", "<s>", "<cls>")
+_MASKS: Final = ("[MASK]", "<mask>")
+_ADDED: Final = (
+    *_CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
+    "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
+)  # fmt: skip
+# What a word's first token begins with, in SentencePiece and in byte-level vocabularies.
+_WORD_STARTS: Final = ("\u2581", "\u0120")
+
+
+class TextAttention(NamedTuple):
+    """The attention of one text, to be explained without its model.
+
+    `load_attentions` reads them from files; `TextAttention.of` takes any array of weights.
+
+    Attributes:
+        attention: The weights: of shape (L, n, n) if their heads are fused, and otherwise of shape
+            (L, H, n, n).
+        text: The text.
+        tokens: The n tokens that the model was given.
+        spans: For each token its start and end in the text, or None.
+        special: For each token whether it is a special one.
+        model: The name of the model, or of the file.
+        task: What the model is for; "unknown" if nobody said.
+        row: The number of the row that it was kept of, or None.
+        id: What names that row.
+        places: The positions that have a name: "auto", "cls" and "mask", each a list of indices,
+            empty where there is none.
+        position: The position that the prediction and the target belong to, or None.
+        prediction: What the model answered, if that is known.
+        target: The class or token that the run explained, if there was one.
+        edges: What the weights are: "attention", "gradient", "effective" or "value_norm".
+        heads: How their heads were fused; None if they were not.
+        residual: The share of the residual of each layer and position, (L, n), if it was measured.
+        mask: Which offsets each layer attends over, (L, 2 n - 1), if that was kept.
+        uniform: What uniform attention gives, kept for the next text of the same length.
+
+    Example:
+        >>> import numpy as np
+        >>> weights = np.array([[[0.5, 0.5], [0.25, 0.75]]] * 2)  # two layers, two tokens
+        >>> attention = TextAttention.of(weights, ["open", "doors"])
+        >>> attention
+        TextAttention(layers=2, tokens=2, model='attention')
+        >>> attention.explain(method="rollout", position=1).top(1)
+        [('doors', 0.796875)]
+    """
+
+    attention: NDArray[np.floating[Any]]
+    text: str
+    tokens: tuple[str, ...]
+    spans: tuple[tuple[int, int] | None, ...]
+    special: tuple[bool, ...]
+    model: str
+    task: str
+    row: int | None
+    id: Any
+    places: Mapping[str, Sequence[int]]
+    position: int | None
+    prediction: Prediction | None
+    target: str | None
+    edges: str
+    heads: str | int | None
+    residual: NDArray[np.float64] | None
+    mask: NDArray[np.bool_] | None
+    uniform: dict[Any, NDArray[np.float64]]
+
+    @classmethod
+    def of(
+        cls, attentions: Any, tokens: Sequence[str] | None = None, *, name: str = "attention"
+    ) -> TextAttention:
+        """Return the attention of a text from an array of weights.
+
+        Args:
+            attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
+            tokens: The n tokens. Words are put together where tokens say how, by "##" before what
+                goes on or by a mark before what begins; otherwise each token is a word. None
+                numbers them.
+            name: What stands for the model's name.
+
+        Returns:
+            The attention.
+
+        Raises:
+            AttentionError: If the weights are not attention.
+            OptionError: If there are not as many tokens as positions.
+        """
+        stack = read_layers(attentions)
+        count = stack.tokens
+        names = [str(i) for i in range(count)] if tokens is None else list(tokens)
+        if len(names) != count or not all(isinstance(token, str) for token in names):
+            raise OptionError(
+                f"tokens has {len(names)} items, and attention is among {count} positions; "
+                "expected a string for each"
+            )
+        # The graph is what checks the weights.
+        causal = AttentionGraph(attentions).causal
+        weights = np.stack([stack.read(layer) for layer in range(stack.layers)])
+        text, spans = _laid_out(names)
+        classes = [i for i, token in enumerate(names) if token in _CLS]
+        auto = [count - 1] if causal else classes[:1] or [0]
+        return cls(
+            attention=weights[:, 0] if stack.head_count is None else weights,
+            text=text,
+            tokens=tuple(names),
+            spans=tuple(spans),
+            special=tuple(token in (*_ADDED, *_MASKS) for token in names),
+            model=name,
+            task="unknown",
+            row=None,
+            id=None,
+            places={
+                "auto": auto,
+                "cls": classes,
+                "mask": [i for i, token in enumerate(names) if token in _MASKS],
+            },
+            position=None,
+            prediction=None,
+            target=None,
+            edges="attention",
+            heads="mean" if stack.head_count is None else None,
+            residual=None,
+            mask=None,
+            uniform={},
+        )
+
+    def __repr__(self) -> str:
+        row = "" if self.row is None else f"row={self.row}, "
+        layers, count = len(self.attention), len(self.tokens)
+        return f"TextAttention({row}layers={layers}, tokens={count}, model={self.model!r})"
+
+    def graph(self, *, heads: str | int = "mean", residual: float = 0.5) -> AttentionGraph:
+        """Return the attention graph, for `attnflow.attention_flow` and its like.
+
+        Args:
+            heads: How heads become one, where they are not fused.
+            residual: The share of the residual, where it was not measured.
+
+        Returns:
+            The graph.
+        """
+        return AttentionGraph(
+            self.attention,
+            heads=heads if self.heads is None else "mean",
+            residual=residual if self.residual is None else self.residual,
+        )
+
+    @sign
+    def explain(self, **options: Any) -> Explanation:
+        """Explain the text, as `Explainer.explain` does with the model.
+
+        The answer of a language model is known for one position, and left out for the others. Heads
+        that are fused stay as they are; a residual share that was measured is used.
+
+        Args:
+            **options: As listed in `attnflow.options.OPTIONS`.
+
+        Returns:
+            The explanation, with a trace.
+
+        Raises:
+            OptionError: If an option is not valid, or needs the model.
+            AttentionError: If the weights are not attention.
+        """
+        for option in OPTIONS:
+            given = options.get(option.name, option.default)
+            if option.needs_model and given != option.default:
+                raise OptionError(
+                    f"{option.name} is {given!r}, which needs the model: {option.needs_model}"
+                )
+        if options.get("edges", self.edges) != self.edges:
+            raise OptionError(
+                f"edges is {options['edges']!r}, but these weights are {self.edges!r}; other edges "
+                "need the model"
+            )
+        heads = self._fusion(options.get("heads"), bool(options.get("keep_heads", False)))
+        chosen = Options(**{**options, "edges": self.edges, "heads": heads})
+        place = self._place(chosen.position)
+        known = self.task not in _BY_POSITION or place == self.position
+        if not known and self.edges == "gradient":
+            raise OptionError(
+                f"position is {place}, but these edges are gradients of {self.target!r} at "
+                f"position {self.position}; another position needs the model"
+            )
+        graph = self.graph(heads=chosen.heads, residual=chosen.residual)
+        [explanation] = explain_graph(
+            Scorer(graph, mask=self.mask, uniform=self.uniform),
+            Tokens(self.text, self.tokens, self.spans, self.special),
+            [place],
+            chosen,
+            [Answer(self.prediction, self.target) if known else Answer()],
+            model=self.model,
+            task=self.task,
+            heads=list(self.attention) if chosen.keep_heads else None,
+        )
+        return explanation
+
+    def _fusion(self, heads: str | int | None, keep_heads: bool) -> str | int:
+        if self.heads is None:
+            return "mean" if heads is None else heads
+        if heads not in (None, self.heads):
+            raise OptionError(
+                f"heads is {heads!r}, but the heads of this attention are fused already, by "
+                f"{self.heads!r}; others need the model"
+            )
+        if keep_heads:
+            raise OptionError(
+                "keep_heads=True needs the attention of each head, and these are fused, by "
+                f"{self.heads!r}; that needs the model"
+            )
+        return self.heads
+
+    def _place(self, position: Any) -> int:
+        """Return the index of a position."""
+        count = len(self.tokens)
+        if not isinstance(position, str):
+            return resolve_index(position, count, "position", "tokens")
+        if position not in POSITIONS:
+            raise OptionError(
+                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
+            )
+        if position == "last":
+            return count - 1
+        places = self.places[position]
+        if not places:
+            named = "mask" if position == "auto" else position
+            raise OptionError(
+                f"position is {position!r}, but the text has no {named} token; give an index from "
+                f"0 to {count - 1}"
+            )
+        if len(places) > 1 and position == "mask":
+            raise OptionError(
+                f"the text has {len(places)} mask tokens; give position as one of "
+                f"{', '.join(map(str, places))}"
+            )
+        return resolve_index(places[0], count, "position", "tokens")
+
+
+def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
+    """Return a text that tokens may be of, and where they stand in it.
+
+    Example:
+        >>> _laid_out(["[CLS]", "key", "##s", "open"])
+        ('keys open', [None, (0, 3), (3, 4), (5, 9)])
+        >>> _laid_out(["\u2581key", "s", "\u2581open"])
+        ('keys open', [(0, 3), (3, 4), (5, 9)])
+    """
+    marked = any(token.startswith(_WORD_STARTS) for token in tokens)
+    text = ""
+    spans: list[tuple[int, int] | None] = []
+    for token in tokens:
+        if token in _ADDED:
+            spans.append(None)
+            continue
+        goes_on = token.startswith("##") and len(token) > 2
+        begins = token.startswith(_WORD_STARTS) if marked else not goes_on
+        own = token[1:] if marked and begins else token[2:] if goes_on and not marked else token
+        if begins and text:
+            text += " "
+        spans.append((len(text), len(text) + len(own)))
+        text += own
+    return text, spans

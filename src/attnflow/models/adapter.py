@@ -1,0 +1,812 @@
+"""Adapter: everything that depends on what kind of input a model reads.
+
+`Explainer`, the references, evaluation, data sets and the server go through an adapter, and none of
+them asks what kind it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import AttnflowError, ModelError, OptionError
+from attnflow.explain import Answer
+from attnflow.explanation import Prediction
+from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.options import Options
+from attnflow.scoring import Batch
+from attnflow.tokens import Tokens
+
+__all__ = [
+    "BATCH_POSITIONS",
+    "Adapter",
+    "Encoded",
+    "Loader",
+    "Question",
+    "Ran",
+    "Reading",
+    "class_target",
+    "grouped",
+    "predict",
+    "smallest",
+    "token_target",
+]
+
+# Inputs of a batch run together. This many positions keep a processor busy without holding much
+# more attention than one long text would.
+BATCH_POSITIONS: Final = 4096
+# How many labels an error lists.
+LISTED: Final = 10
+
+
+class Encoded(NamedTuple):
+    """One input as the model reads it.
+
+    Attributes:
+        tokens: Its tokens: of an encoder-decoder those of the source, then those of the target.
+        inputs: What the model is given: lists of numbers, one for each token, or tensors without
+            the axis of a batch.
+        source: How many tokens come before the first one that a position can be asked about; 0 but
+            for an encoder-decoder.
+        sizes: How many positions of the graph each source token has. None is one each.
+        extra: What else its adapter has to know of it.
+    """
+
+    tokens: Tokens
+    inputs: dict[str, Any]
+    source: int = 0
+    sizes: tuple[int, ...] | None = None
+    extra: Any = None
+
+    def node(self, position: int) -> int:
+        """Return where a position is in the graph."""
+        return position + (self.source if self.sizes is None else sum(self.sizes))
+
+
+class Loader(NamedTuple):
+    """How a checkpoint is loaded.
+
+    Attributes:
+        model: The name of the class of transformers that loads the model.
+        reader: The name of the class that loads its tokenizer or processor, or a function that
+            does.
+    """
+
+    model: str
+    reader: str | Callable[..., Any]
+
+
+class Question(NamedTuple):
+    """What is asked about an input.
+
+    Attributes:
+        position: As in `Explainer.explain`.
+        target: The class or token; None is what the model predicts.
+    """
+
+    position: int | str
+    target: int | str | None
+
+
+class Ran(NamedTuple):
+    """What a forward pass of a batch gave.
+
+    Attributes:
+        captured: The attention, as `attnflow.capture` gives it.
+        logits: For each input the logits of each position asked about, float64 of shape
+            (P, classes), or (1, classes) where there is one answer for all; None without a head.
+        targets: For each input the target of each position.
+    """
+
+    captured: Any
+    logits: list[NDArray[np.float64] | None]
+    targets: list[list[int]]
+
+
+class Reading(NamedTuple):
+    """One input as a reference reads it: which of its numbers hold which token.
+
+    Attributes:
+        inputs: What the model is given, as in `Encoded`.
+        tokens: The tokens, special tokens included.
+        places: For each token the name of the input that holds it, and its index there. None if no
+            input does, as for special tokens of a vision model, or if the answer cannot depend on
+            it, as for what follows a position of a causal model; those are not in `inputs`.
+        position: Where the answer is read; None if the model gives one answer for all.
+        target: The index of the class or token; None is what the model predicts.
+        extra: What else its adapter has to know of it.
+    """
+
+    inputs: dict[str, Any]
+    tokens: Tokens
+    places: tuple[tuple[str, int] | None, ...]
+    position: int | None
+    target: int | None
+    extra: Any = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What readings that run together have in common."""
+        sizes = tuple(
+            (name, len(values) if isinstance(values, list) else tuple(values.shape))
+            for name, values in self.inputs.items()
+        )
+        return sizes, self.position
+
+    @property
+    def length(self) -> int:
+        """How many positions the model computes."""
+        names = ("input_ids", "decoder_input_ids")
+        held = [len(self.inputs[name]) for name in names if name in self.inputs]
+        return sum(held) if held else len(self.tokens)
+
+
+class Adapter(ABC):
+    """A model with its tokenizer or processor, for one kind of input.
+
+    Args:
+        model: A model of transformers.
+        reader: Its tokenizer, image processor or processor.
+
+    Attributes:
+        model: The model.
+        reader: As given.
+        task: What the model is for; one of `tasks`.
+
+    Raises:
+        ModelError: If the model cannot be explained.
+    """
+
+    tasks: ClassVar[tuple[str, ...]]
+    """The tasks that models of this kind may have."""
+    keeps_heads: ClassVar[bool] = False
+    """Whether the attention of single heads can be kept."""
+    asks_about_targets: ClassVar[bool] = False
+    """Whether an evaluation asks about every token of a target, where no position is given."""
+    in_data_sets: ClassVar[bool] = False
+    """Whether `attnflow.run` takes inputs of this kind, as texts."""
+
+    task: str
+
+    def __init__(self, model: Any, reader: Any) -> None:
+        self.model: Final = model
+        self.reader: Final = reader
+
+    # ---- Which models ----------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, model: Any) -> bool:
+        """Whether a model reads this kind of input."""
+
+    @classmethod
+    @abstractmethod
+    def loader(cls, config: Any, task: str, gguf: bool) -> Loader | None:
+        """Return how to load a checkpoint; None if it is of another kind.
+
+        Args:
+            config: The checkpoint's configuration.
+            task: What to load it for, or "auto".
+            gguf: Whether it is a GGUF file.
+
+        Raises:
+            OptionError: If it is of this kind, and cannot be loaded for that task.
+        """
+
+    @property
+    def name(self) -> str:
+        """The name of the model's class."""
+        return type(self.model).__name__
+
+    @property
+    def tokenizer(self) -> Any:
+        """What turns text into tokens; None for a model that reads and writes none."""
+        return self.reader
+
+    @property
+    def answers(self) -> bool:
+        """Whether the model has a head that predicts something."""
+        return True
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the answer is a class, not a token."""
+        return self.task.endswith("classification")
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each class has a probability of its own, whatever the others have."""
+        problem = getattr(self.model.config, "problem_type", None)
+        return bool(problem == "multi_label_classification")
+
+    @property
+    def outputs(self) -> int:
+        """How many classes or tokens there are to choose from, as far as the model says."""
+        config = self.model.config
+        if self.has_classes:
+            count = getattr(config, "num_labels", None)
+        else:
+            count = getattr(config.get_text_config(decoder=True), "vocab_size", None)
+        return count if isinstance(count, int) else sys.maxsize
+
+    @property
+    def depth(self) -> int | None:
+        """How many layers can be explained, as far as the model says."""
+        layers = getattr(self.model.config, "num_hidden_layers", None)
+        return layers if isinstance(layers, int) else None
+
+    # ---- Options ---------------------------------------------------------------------------------
+
+    def check(self, options: Options) -> None:
+        """Check what can be checked before an input is read.
+
+        Raises:
+            OptionError: If an option is not valid for this model.
+        """
+        if options.keep_heads and not self.keeps_heads:
+            raise OptionError(
+                f"keep_heads=True is for models that read one text, not for {self.task}"
+            )
+        if self.depth is not None:
+            resolve_index(options.layer, self.depth, "layer", "layers", first=1)
+        if not self.answers:
+            if options.target is not None:
+                raise OptionError(
+                    f"target is {options.target!r}, but {self.name} has no head and predicts "
+                    "nothing; leave it out"
+                )
+            if options.edges == "gradient":
+                raise OptionError(
+                    "edges='gradient' needs a prediction to differentiate, and "
+                    f"{self.name} has no head; use edges='attention'"
+                )
+        fast = getattr(self.tokenizer, "is_fast", False)
+        if options.units != "tokens" and not fast:
+            raise OptionError(
+                f"units={options.units!r} needs the place of each token in the text, which only a "
+                f"fast tokenizer gives; {type(self.tokenizer).__name__} is not one"
+            )
+        if self.answers:
+            self.target(options.target)
+        self.check_position(options.position)
+
+    @abstractmethod
+    def check_position(self, position: int | str) -> None:
+        """Check a position before an input is read.
+
+        Raises:
+            OptionError: If it is not valid for this model.
+        """
+
+    def target(self, target: Any) -> int | None:
+        """Return the index of a class or token; None stays None.
+
+        Raises:
+            OptionError: If there is no such class or token.
+        """
+        if target is None:
+            return None
+        if self.has_classes:
+            return class_target(target, self.labels)
+        return token_target(target, self.outputs, self.tokenizer)
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The names of the classes."""
+        labels = getattr(self.model.config, "id2label", None) or {}
+        return {int(index): str(label) for index, label in labels.items()}
+
+    def label(self, index: int) -> str:
+        """Return what a class or token is called."""
+        if self.has_classes:
+            return self.labels.get(index, str(index))
+        # A token without text, as the end is for some tokenizers, is called by its own name.
+        name = self.tokenizer.decode([index]) or self.tokenizer.convert_ids_to_tokens(index)
+        return str(name)
+
+    # ---- Reading ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def items(self, inputs: Any) -> tuple[list[Any], bool]:
+        """Return the inputs that were given, and whether there are many.
+
+        Raises:
+            AttnflowError: If it is neither an input of this kind nor a list of them.
+        """
+
+    @abstractmethod
+    def read(self, item: Any, truncate: bool = False) -> Encoded:
+        """Read one input.
+
+        Raises:
+            AttnflowError: If it cannot be read; the message says why.
+        """
+
+    def read_many(
+        self, items: Sequence[Any], truncate: bool = False
+    ) -> list[Encoded | AttnflowError]:
+        """Read inputs; return for each the error if it cannot be read."""
+        results: list[Encoded | AttnflowError] = []
+        for item in items:
+            try:
+                results.append(self.read(item, truncate))
+            except AttnflowError as error:
+                results.append(error)
+        return results
+
+    @abstractmethod
+    def batches(
+        self, items: Sequence[Any], options: Options
+    ) -> Iterator[list[tuple[int, Encoded]]]:
+        """Yield inputs that run together, each with its index.
+
+        Every input is checked before the first batch, as far as that is possible without holding
+        all of them in memory.
+
+        Raises:
+            AttnflowError: If an input cannot be read, or has no such position.
+        """
+
+    @abstractmethod
+    def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
+        """Return the position to explain.
+
+        Args:
+            encoded: The input.
+            position: The option.
+            causal: Whether the graph is causal; None if that is not known yet.
+
+        Returns:
+            The index; None while it depends on whether the graph is causal.
+
+        Raises:
+            AttnflowError: If there is no such position.
+        """
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How many tokens the model takes; None if it does not say, or does not count tokens."""
+        return None
+
+    # ---- Running ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        batch: Sequence[Encoded],
+        positions: Sequence[Sequence[int]],
+        options: Options,
+        targets: Sequence[Sequence[int | None]] | None = None,
+    ) -> Ran:
+        """Run the model on a batch.
+
+        Args:
+            batch: The inputs.
+            positions: The positions of each that are asked about.
+            options: The options.
+            targets: For each input the target of each position; None is what the model predicts
+                there. Without any, the target is that of the options.
+
+        Returns:
+            The attention, and the answers.
+        """
+        import torch
+
+        wanted = None if not self.answers else self.target(options.target)
+        asked = targets or [[wanted] * len(places) for places in positions]
+        inputs, where = self.stacked(batch, positions)
+
+        def chosen(logits: Any, row: int) -> list[int]:
+            # A classifier has one answer, whatever the position.
+            rows = logits if len(logits) > 1 else [logits[0]] * len(asked[row])
+            return [
+                int(row.argmax()) if target is None else target
+                for row, target in zip(rows, asked[row], strict=True)
+            ]
+
+        def score(outputs: Any) -> Any:
+            values = []
+            for row in range(len(batch)):
+                logits = self.logits(outputs, row, positions[row], where)
+                values.append(logits[0][chosen(logits, row)[0]])
+            return torch.stack(values)
+
+        gradient = options.edges == "gradient"
+        captured = self.capture(
+            inputs,
+            heads=None if options.keep_heads else options.heads,
+            score=score if gradient else None,
+            edges="attention" if gradient else options.edges,
+        )
+        found: list[NDArray[np.float64] | None] = []
+        picked: list[list[int]] = []
+        for row in range(len(batch)):
+            if not self.answers:
+                found.append(None)
+                picked.append([])
+                continue
+            logits = self.logits(captured.outputs, row, positions[row], where)
+            found.append(logits.detach().double().cpu().numpy())
+            picked.append(chosen(logits, row))
+        return Ran(captured, found, picked)
+
+    def capture(self, inputs: dict[str, Any], **options: Any) -> Any:
+        """Run the model with its attention captured."""
+        from attnflow.capture import capture
+
+        return capture(self.model, inputs, **options)
+
+    @abstractmethod
+    def stacked(
+        self, batch: Sequence[Encoded], positions: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, Any], Any]:
+        """Return what the model is given for a batch, and what `logits` needs to know of it."""
+
+    @abstractmethod
+    def logits(self, outputs: Any, row: int, positions: Sequence[int], where: Any) -> Any:
+        """Return the logits of an input, of shape (P, classes), or (1, classes) for all."""
+
+    @abstractmethod
+    def graph(self, captured: Any, row: int, encoded: Encoded, options: Options) -> AttentionGraph:
+        """Return the graph of one input of a batch, its padding cut away."""
+
+    def batch(self, captured: Any, encoded: Sequence[Encoded], options: Options) -> Batch | None:
+        """Return what scores a whole batch at once; None if inputs are scored one by one."""
+        return None
+
+    def mask(self, graph: AttentionGraph) -> NDArray[np.bool_] | None:
+        """Return the offsets that each layer attends over; None reads them off the attention."""
+        return None
+
+    def details(self, encoded: Encoded, ran: Ran, position: int) -> dict[str, Any]:
+        """Return other arguments of `Explanation`."""
+        return {}
+
+    def answer(self, ran: Ran, row: int) -> list[Answer]:
+        """Return what the model answered at each position of an input."""
+        logits, targets = ran.logits[row], ran.targets[row]
+        if logits is None:
+            return [Answer()]
+        # Of a classifier there is one answer, whatever the position.
+        rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
+        return [
+            Answer(predict(values, self.label), self.label(target))
+            for values, target in zip(rows, targets, strict=True)
+        ]
+
+    # ---- Writing ---------------------------------------------------------------------------------
+
+    def generate(
+        self, item: Any, max_new_tokens: int, options: Options
+    ) -> tuple[Encoded, list[int], list[int]]:
+        """Let the model write, greedily.
+
+        Args:
+            item: The prompt, or the source.
+            max_new_tokens: How many tokens to write at most.
+            options: The options.
+
+        Returns:
+            The input with what was written; the positions from which tokens were written, special
+            ones left out where they end the text; and those tokens.
+
+        Raises:
+            OptionError: If the model does not write text.
+        """
+        raise OptionError(f"generate needs a model that writes text, not one for {self.task}")
+
+    def questions(
+        self, item: Any, question: Question, max_new_tokens: int, truncate: bool
+    ) -> tuple[Any, list[Question]]:
+        """Return an input with all that is asked about it in an evaluation.
+
+        Args:
+            item: The input.
+            question: What is asked.
+            max_new_tokens: How many tokens a model writes at most, where what it writes is asked
+                about.
+            truncate: As in `Explainer.explain`.
+        """
+        return item, [question]
+
+    def counted(self, item: Any, truncate: bool, position: int | str) -> tuple[str, ...]:
+        """See that an input can be evaluated; return its tokens, of which frequencies are counted.
+
+        Raises:
+            AttnflowError: If it cannot; the message says why.
+        """
+        encoded = self.read(item, truncate)
+        self.position(encoded, position, None)
+        return encoded.tokens.names
+
+    # ---- References ------------------------------------------------------------------------------
+
+    def check_answers(self) -> None:
+        """See that the model answers with a probability.
+
+        Raises:
+            ModelError: If it does not.
+        """
+        if not self.answers:
+            raise ModelError(
+                f"{self.name} has no head and predicts nothing, so no token can matter to its "
+                "prediction; expected a model for classification or a language model"
+            )
+        if self.has_classes and self.outputs == 1 and not self.multi_label:
+            raise ModelError(
+                f"{self.name} has a single output, which is not a class with a probability; "
+                "expected a model with two classes or more, or "
+                "config.problem_type='multi_label_classification', which makes the output a "
+                "probability"
+            )
+
+    def fill(self, replacement: int | str, name: str = "replacement") -> int:
+        """Return the id of the token that others are replaced by.
+
+        Args:
+            replacement: "auto", "unk", "mask", a token, or its id. "auto" is UNK if the tokenizer
+                has one, and else MASK.
+            name: What the option is called.
+
+        Raises:
+            OptionError: If there is no such token.
+        """
+        tokenizer = self.tokenizer
+        unk = getattr(tokenizer, "unk_token_id", None)
+        mask = getattr(tokenizer, "mask_token_id", None)
+        if isinstance(replacement, str) and replacement in ("auto", "unk", "mask"):
+            found = {"auto": mask if unk is None else unk, "unk": unk, "mask": mask}[replacement]
+            if found is None:
+                missing = {"auto": "neither an UNK nor a MASK", "unk": "no UNK", "mask": "no MASK"}
+                raise OptionError(
+                    f"{name} is {replacement!r}, but the tokenizer has {missing[replacement]} "
+                    f"token; expected a token of its vocabulary or its id, such as {name}=' '"
+                )
+            chosen = int(found)
+        elif isinstance(replacement, str):
+            chosen = _replacement_id(tokenizer, replacement, name)
+        elif isinstance(replacement, int | np.integer) and not isinstance(replacement, bool):
+            chosen = int(replacement)
+        else:
+            raise OptionError(
+                f"{name} is {replacement!r}; expected 'auto', 'unk', 'mask', a token, or its id"
+            )
+        weight = getattr(self.model.get_input_embeddings(), "weight", None)
+        size = int(weight.shape[0]) if weight is not None else self.outputs
+        if not 0 <= chosen < size:
+            raise OptionError(
+                f"{name} is {replacement!r}, token {chosen}, but the model knows {size} tokens: "
+                f"expected an id from 0 to {size - 1}"
+            )
+        if chosen == getattr(tokenizer, "pad_token_id", None) and chosen not in (unk, mask):
+            raise OptionError(
+                f"{name} is {replacement!r}, the padding token, which a model may ignore or not "
+                "count; expected another token"
+            )
+        return chosen
+
+    @abstractmethod
+    def readings(
+        self, items: Sequence[Any], questions: Sequence[Question], truncate: bool
+    ) -> list[Reading]:
+        """Read inputs for a reference.
+
+        Args:
+            items: The inputs.
+            questions: What is asked about each; targets are indices.
+            truncate: As in `Explainer.explain`.
+
+        Raises:
+            AttnflowError: If an input cannot be read, or has no such position.
+        """
+
+    def changes(self, reading: Reading, token: int, fill: int) -> bool:
+        """Whether replacing a token gives the model anything else to read."""
+        place = reading.places[token]
+        return place is not None and reading.inputs[place[0]][place[1]] != fill
+
+    def replaced(self, reading: Reading, tokens: Collection[int], fill: int) -> Reading:
+        """Return a reading with some tokens replaced.
+
+        Args:
+            reading: The reading.
+            tokens: The tokens, by index. Those without a place are left alone.
+            fill: What replaces them, as `fill` gives it.
+        """
+        inputs = dict(reading.inputs)
+        for token in tokens:
+            place = reading.places[token]
+            if place is not None:
+                name, index = place
+                if inputs[name] is reading.inputs[name]:
+                    inputs[name] = list(inputs[name])
+                inputs[name][index] = fill
+        return reading._replace(inputs=inputs)
+
+    def deleted(self, reading: Reading, tokens: Collection[int]) -> Reading | None:
+        """Return a reading with some tokens deleted.
+
+        What follows moves up. The answer is read where it was; if that token is deleted too, at the
+        last one left before it.
+
+        Args:
+            reading: The reading.
+            tokens: The tokens, by index. Those without a place are left alone.
+
+        Returns:
+            The reading, of which `inputs` and `position` have changed. None if nothing is left to
+            read the answer at, or an input is empty.
+        """
+        gone: dict[str, set[int]] = {}
+        for token in tokens:
+            place = reading.places[token]
+            if place is not None:
+                gone.setdefault(place[0], set()).add(place[1])
+        paired = "decoder_input_ids" in reading.inputs
+        inputs = {}
+        for name, values in reading.inputs.items():
+            # Besides ids, a text has a mask and token types, which go with them.
+            lost = gone.get(name if paired else "input_ids", set())
+            inputs[name] = [value for index, value in enumerate(values) if index not in lost]
+            if not inputs[name]:
+                return None
+        position = reading.position
+        if position is not None:
+            asked = gone.get("decoder_input_ids" if paired else "input_ids", set())
+            position -= sum(index <= position for index in asked)
+            if position < 0:
+                return None
+        return reading._replace(inputs=inputs, position=position)
+
+    @property
+    def can_delete(self) -> bool:
+        """Whether tokens can be deleted; those of an image can only be painted over."""
+        return True
+
+    def together(self, readings: Sequence[Reading]) -> dict[str, Any]:
+        """Return what the model is given for readings of one shape."""
+        import torch
+
+        device = self.model.device
+        return {
+            name: torch.tensor([reading.inputs[name] for reading in readings], device=device)
+            for name in readings[0].inputs
+        }
+
+    def embeddings(self) -> list[Any]:
+        """Return the modules whose outputs are the embeddings of the tokens, each once.
+
+        Raises:
+            ModelError: If the model does not say which they are.
+        """
+        try:
+            return self.embedding_modules()
+        except NotImplementedError as error:
+            raise ModelError(
+                f"{self.name} does not say which its embeddings are: its get_input_embeddings() is "
+                "not implemented; use blank_out"
+            ) from error
+
+    def embedding_modules(self) -> list[Any]:
+        """Return the modules whose outputs are the embeddings of the tokens, each once."""
+        return [self.model.get_input_embeddings()]
+
+    def embedded(self, reading: Reading) -> list[int]:
+        """Return how many embeddings each call of those modules gives for a reading."""
+        names = ("input_ids", "decoder_input_ids")
+        return [len(reading.inputs[name]) for name in names if name in reading.inputs]
+
+
+# ---- What adapters share -------------------------------------------------------------------------
+
+
+def predict(logits: NDArray[np.float64], label: Any) -> Prediction:
+    """Return what logits of shape (classes,) predict; `label` names an index."""
+    exponentials = np.exp(logits - logits.max())
+    top = int(logits.argmax())
+    return Prediction(label(top), top, float(exponentials[top] / exponentials.sum()))
+
+
+def class_target(target: Any, labels: Mapping[int, str]) -> int:
+    """Return the index of a class.
+
+    Raises:
+        OptionError: If there is no such class, or several have that name.
+
+    Example:
+        >>> class_target("VBP", {0: "VBZ", 1: "VBP"})
+        1
+    """
+    if not isinstance(target, str):
+        return resolve_index(target, len(labels), "target", "classes")
+    places = [index for index, label in labels.items() if label == target]
+    if len(places) > 1:
+        raise OptionError(
+            f"target is {target!r}, the name of {len(places)} classes; give the index: "
+            f"{', '.join(map(str, places))}"
+        )
+    if not places:
+        names = list(dict.fromkeys(labels.values()))
+        if len(names) > LISTED:
+            names = difflib.get_close_matches(target, names, LISTED) or names[:LISTED]
+            names.append("another of the model's labels")
+        raise OptionError(f"target is {target!r}; expected one of {', '.join(names)}, or an index")
+    return places[0]
+
+
+def token_target(target: Any, count: int, tokenizer: Any, **encoding: Any) -> int:
+    """Return the id of a token.
+
+    Args:
+        target: The token as text, or its id.
+        count: How many tokens the vocabulary has.
+        tokenizer: The tokenizer.
+        **encoding: How the tokenizer is called, in place of a text.
+
+    Raises:
+        OptionError: If it is not one token of the vocabulary.
+    """
+    if not isinstance(target, str):
+        return resolve_index(target, count, "target", "tokens of the vocabulary")
+    given = encoding or {"text": target}
+    ids = tokenizer(**given, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        pieces = ", ".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        raise OptionError(
+            f"target is {target!r}, which is {len(ids)} tokens ({pieces}); expected one token (a "
+            "leading space may matter), or its index"
+        )
+    return int(ids[0])
+
+
+def _replacement_id(tokenizer: Any, token: str, name: str) -> int:
+    known = tokenizer.get_vocab()
+    if token in known:
+        return int(known[token])
+    ids = tokenizer(token, add_special_tokens=False)["input_ids"]
+    unk = getattr(tokenizer, "unk_token_id", None)
+    if len(ids) != 1 or ids[0] == unk:
+        what = "unknown to the tokenizer" if ids == [unk] else f"{len(ids)} tokens"
+        raise OptionError(
+            f"{name} is {token!r}, which is {what}; expected 'auto', 'unk', 'mask', one token, or "
+            "its id"
+        )
+    return int(ids[0])
+
+
+def grouped(lengths: Sequence[tuple[int, ...]], most: int = BATCH_POSITIONS) -> Iterator[list[int]]:
+    """Yield the indices of inputs that run together: of similar length, the short ones first.
+
+    Args:
+        lengths: The lengths of each input; a batch is padded to the largest of each.
+        most: How many positions a batch may have, padded ones included.
+
+    Example:
+        >>> list(grouped([(5,), (2,), (3,)], most=6))
+        [[1, 2], [0]]
+    """
+    batch: list[int] = []
+    longest: tuple[int, ...] = ()
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        longest = tuple(map(max, zip(longest or lengths[index], lengths[index], strict=True)))
+        if batch and (len(batch) + 1) * sum(longest) > most:
+            yield batch
+            batch, longest = [], lengths[index]
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def smallest(*limits: Any) -> int | None:
+    """Return the smallest of some limits; None and huge numbers are no limits.
+
+    Example:
+        >>> smallest(512, None, 10**30)
+        512
+    """
+    return min((x for x in limits if isinstance(x, int) and 0 < x < 10**9), default=None)

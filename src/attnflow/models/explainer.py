@@ -1,0 +1,404 @@
+"""Explainer: a model in hand, from an input to an explanation.
+
+Data goes one way: an adapter reads the input, the model runs with its attention captured, the
+attention becomes a graph, a method scores the tokens, and an `Explanation` carries the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import OptionError
+from attnflow.explain import explain_graph
+from attnflow.explanation import Explanation, Prediction
+from attnflow.models.adapter import Encoded, Question, Ran
+from attnflow.models.load import adapter_for, load
+from attnflow.options import Options, sign
+from attnflow.scoring import Scorer
+from attnflow.tokens import Tokens
+
+__all__ = ["Explainer", "LayerScores"]
+
+# The traces of a list of texts may take this much memory together, in bytes.
+MOST_TRACES: Final = 2**28
+
+
+class LayerScores(NamedTuple):
+    """The scores of one position of an input in every layer, by several methods.
+
+    Attributes:
+        tokens: The T tokens that the position can see.
+        position: The position, as an index among the tokens.
+        scores: For each pair of a method and whether its scores are divided by those of uniform
+            attention, the scores, float64 of shape (L, T).
+        relative: Whether they are by default.
+        sinks: The tokens that ``drop_sink`` leaves out.
+        target: The class or token that gradients are of; None if the model has no head.
+        prediction: What the model answered; None if it has no head.
+    """
+
+    tokens: Tokens
+    position: int
+    scores: dict[tuple[str, bool], NDArray[np.float64]]
+    relative: bool
+    sinks: tuple[int, ...]
+    target: str | None
+    prediction: Prediction | None
+
+
+class Explainer:
+    """Explains what a Transformer's answer for an input came from.
+
+    Works with encoders, classifiers, causal decoders, encoder-decoders, speech and vision models of
+    Hugging Face's transformers. What the model is for is recognised from its class. The model is
+    left as it was found.
+
+    Args:
+        model: A model of transformers, in memory.
+        tokenizer: Its tokenizer, the image processor of a vision model, or the processor of Whisper
+            (a feature extractor and a tokenizer).
+
+    Attributes:
+        model: The model.
+        tokenizer: The tokenizer, image processor or processor.
+        task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
+            "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder".
+        name: The model's name or path.
+        adapter: What reads inputs for the model and runs it.
+        uniform: The scores of uniform attention, kept for the next input of the same size.
+
+    Raises:
+        MissingExtraError: If torch or transformers is not installed.
+        ModelError: If it is not a model that can be explained.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel, BertTokenizerFast
+        >>> vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "keys": 3, "open": 4, "doors": 5}
+        >>> tokenizer = BertTokenizerFast(vocab=vocabulary)
+        >>> config = BertConfig(vocab_size=6, hidden_size=8, num_hidden_layers=2,
+        ...                     num_attention_heads=2, intermediate_size=8)
+        >>> explainer = Explainer(BertModel(config), tokenizer)
+        >>> explainer.task
+        'encoder'
+        >>> explainer.explain("keys open doors", method="rollout").tokens
+        ('[CLS]', 'keys', 'open', 'doors', '[SEP]')
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.adapter: Final = adapter_for(model, tokenizer)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+        self.uniform: Final[dict[Any, NDArray[np.float64]]] = {}
+
+    @property
+    def task(self) -> str:
+        """What the model is for."""
+        return self.adapter.task
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        task: str = "auto",
+        device: str = "auto",
+        dtype: str = "auto",
+        *,
+        allow_pickle: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Explainer:
+        """Load a model and its tokenizer.
+
+        Args:
+            name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
+            task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
+                "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder". "auto"
+                is what the checkpoint was saved as.
+            device: A device of torch. "auto" is a GPU if there is one.
+            dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and the dtype of
+                the checkpoint elsewhere.
+            allow_pickle: Load weights that are not safetensors. Such a file can run any code.
+            trust_remote_code: Run code that comes with the checkpoint.
+
+        Returns:
+            The explainer.
+
+        Raises:
+            MissingExtraError: If torch or transformers is not installed.
+            OptionError: If `task`, `device` or `dtype` is not valid.
+            ModelError: If the model cannot be found or loaded; the message says why.
+        """
+        return cls(
+            *load(
+                name_or_path,
+                task,
+                device,
+                dtype,
+                allow_pickle=allow_pickle,
+                trust_remote_code=trust_remote_code,
+            )
+        )
+
+    @sign
+    def explain(self, inputs: Any, **options: Any) -> Any:
+        """Explain the model's answer for an input, or for each of many.
+
+        Args:
+            inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
+                a source text and the target so far. For a vision model an image: a Pillow image, a
+                uint8 array of shape (height, width, 3), or a path. For Whisper a sound, or a tuple
+                of a sound and the text so far; a sound is a float array of one channel at the
+                model's sampling rate (16,000 a second), a mapping with "array" and "sampling_rate",
+                or the path of a .wav file. A list has many of these.
+            **options: As listed in `attnflow.options.OPTIONS`.
+
+        Returns:
+            An `Explanation`, or a list of them, one for each input, in their order. For an image,
+            `Explanation.grid` and `Explanation.map` place the scores.
+
+        Raises:
+            OptionError: If an option is not valid for this model; the message says what is.
+            TextError: If an input is empty, malformed, or longer than the model takes.
+            ModelError: If the model's attention cannot be captured.
+        """
+        items, many = self.adapter.items(inputs)
+        results: list[Explanation | None] = [None] * len(items)
+        traces = 0
+        for index, explanation in self.explain_each(items, **options):
+            if explanation.trace is not None:
+                traces += explanation.trace.nbytes
+            results[index] = explanation if traces <= MOST_TRACES else explanation.without_trace()
+        return results if many else results[0]
+
+    def explain_each(
+        self, inputs: Sequence[Any], **options: Any
+    ) -> Iterator[tuple[int, Explanation]]:
+        """Yield the explanations of many inputs as they are done.
+
+        Inputs of similar length go through the model together, the short ones first. Every input is
+        checked before the first one runs.
+
+        Args:
+            inputs: The inputs.
+            **options: The options of `explain`.
+
+        Yields:
+            The index of an input, and its explanation.
+
+        Raises:
+            AttnflowError: Whatever `explain` raises.
+        """
+        chosen = Options(**options)
+        adapter = self.adapter
+        adapter.check(chosen)
+        for batch in adapter.batches(list(inputs), chosen):
+            encoded = [item for _, item in batch]
+            places = [adapter.position(item, chosen.position, None) for item in encoded]
+            asked = [
+                # What is known only once the graph is there is read off the last position so far.
+                [len(item.tokens) - 1 if place is None else place]
+                for item, place in zip(encoded, places, strict=True)
+            ]
+            ran = adapter.run(encoded, asked, chosen)
+            for row, (index, item) in enumerate(batch):
+                yield index, self._explained(ran, row, item, places[row], chosen)[0]
+
+    def generate(self, prompt: Any, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
+        """Let a language model write on, and explain every token it adds.
+
+        The tokens are generated greedily. Then one pass over the whole text captures the attention
+        for all of them; with gradient edges, each token takes a pass of its own. An encoder-decoder
+        writes a target for the source.
+
+        Args:
+            prompt: The text to continue; for an encoder-decoder the source, or a tuple of the
+                source and the target so far, as in `explain`.
+            max_new_tokens: How many tokens to add at most; fewer if the model ends the text.
+            **options: Options of `explain` other than `position` and `target`.
+
+        Returns:
+            One explanation for each token added: its target is the token, its position the one
+            before, and it scores all tokens up to there.
+
+        Raises:
+            OptionError: If the model does not write text or an option is not valid.
+            TextError: If the prompt is empty, or the text gets longer than the model takes.
+        """
+        if (
+            isinstance(max_new_tokens, bool)
+            or not isinstance(max_new_tokens, int)
+            or max_new_tokens < 1
+        ):
+            raise OptionError(
+                f"max_new_tokens is {max_new_tokens!r}; expected an integer, 1 or more"
+            )
+        for name in ("position", "target"):
+            if name in options:
+                raise OptionError(f"{name} cannot be given: generate chooses it for each token")
+        chosen = Options(**options)
+        self.adapter.check(chosen)
+        text, positions, written = self.adapter.generate(prompt, max_new_tokens, chosen)
+        # Each token is a target of its own, so each needs the gradient of a pass of its own.
+        groups = [[i] for i in range(len(positions))] if chosen.edges == "gradient" else None
+        found = []
+        for group in groups or [list(range(len(positions)))]:
+            if not group:
+                continue
+            places, targets = [positions[i] for i in group], [written[i] for i in group]
+            ran = self.adapter.run([text], [places], chosen, [targets])
+            found += self._explained(ran, 0, text, places, chosen)
+        return found
+
+    def layer_scores(
+        self,
+        item: Any,
+        questions: Sequence[Question],
+        options: Options,
+        *,
+        methods: Sequence[str],
+        receptive_fields: Sequence[str | bool] = ("auto",),
+        num_threads: int | None = None,
+    ) -> list[LayerScores]:
+        """Score the tokens of an input by several methods, after a single forward pass.
+
+        The scores are those of `explain`, in every layer, special tokens included. With gradients
+        as edges every question takes a pass of its own.
+
+        Args:
+            item: The input.
+            questions: The positions and targets asked about.
+            options: The other options of `explain`.
+            methods: Of "raw", "rollout" and "flow".
+            receptive_fields: Which of "auto", True and False to score with.
+            num_threads: How many threads compute flows. None is one for each CPU.
+
+        Returns:
+            The scores for each question.
+
+        Raises:
+            AttnflowError: Whatever `explain` raises.
+        """
+        adapter = self.adapter
+        encoded = adapter.read(item, options.truncate)
+        groups = [[one] for one in questions] if options.edges == "gradient" else [list(questions)]
+        results = []
+        for group in groups:
+            places = [adapter.position(encoded, one.position, None) for one in group]
+            asked = [len(encoded.tokens) - 1 if place is None else place for place in places]
+            targets = [adapter.target(one.target) if adapter.answers else None for one in group]
+            ran = adapter.run([encoded], [asked], options, [targets])
+            scorer = self.scorer(ran, 0, encoded, options, num_threads)
+            nodes = self._nodes(encoded, group, scorer)
+            default = scorer.has_receptive_field("auto")
+            wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
+            scores = {
+                (method, relative): scorer.scores(method, nodes, relative=relative)
+                for method in methods
+                for relative in wanted
+            }
+            for i, (node, answer) in enumerate(zip(nodes, adapter.answer(ran, 0), strict=True)):
+                position = scorer.token(node)
+                seen = scorer.token(scorer.sees(node) - 1) + 1
+                results.append(
+                    LayerScores(
+                        encoded.tokens.first(seen),
+                        position,
+                        {key: values[:, i, :seen] for key, values in scores.items()},
+                        default,
+                        scorer.sinks(node),
+                        answer.target,
+                        answer.prediction,
+                    )
+                )
+        return results
+
+    def _nodes(self, encoded: Encoded, questions: Sequence[Question], scorer: Scorer) -> list[int]:
+        causal = scorer.graph.causal
+        found = [self.adapter.position(encoded, one.position, causal) for one in questions]
+        return [encoded.node(place or 0) for place in found]
+
+    def fingerprint(self) -> str:
+        """Return a short text that stands for the model's weights, its set-up and its vocabulary.
+
+        Two models with the same fingerprint give the same scores. Where the model is stored, and in
+        which format, makes no difference.
+
+        Returns:
+            32 hexadecimal digits.
+        """
+        import torch
+
+        digest = hashlib.blake2b(digest_size=16)
+        # What else the configuration says is how the weights were stored, or by which release.
+        ignored = ("_", "transformers_version", "architectures", "dtype")
+        settings = self.model.config.to_dict().items()
+        config = {name: value for name, value in settings if not name.startswith(ignored)}
+        vocabulary: dict[str, int] = getattr(self.tokenizer, "get_vocab", dict)()
+        described = [type(self.model).__name__, config, vocabulary]
+        digest.update(json.dumps(described, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            digest.update(memoryview(values.numpy()))
+        return digest.hexdigest()
+
+    def scorer(
+        self,
+        ran: Ran,
+        row: int,
+        encoded: Encoded,
+        options: Options,
+        num_threads: int | None = None,
+    ) -> Scorer:
+        """Return what scores the graph of one input of a batch.
+
+        Args:
+            ran: What the forward pass of the batch gave.
+            row: Which input of the batch it is.
+            encoded: The input.
+            options: The options.
+            num_threads: How many threads compute flows. None is one for each CPU.
+        """
+        graph = self.adapter.graph(ran.captured, row, encoded, options)
+        return Scorer(
+            graph,
+            mask=self.adapter.mask(graph),
+            sizes=encoded.sizes,
+            uniform=self.uniform,
+            num_threads=num_threads,
+        )
+
+    def _explained(
+        self,
+        ran: Ran,
+        row: int,
+        encoded: Encoded,
+        places: int | list[int] | None,
+        options: Options,
+    ) -> list[Explanation]:
+        """Explain positions of one input of a batch. The graph, which is large, is gone then."""
+        scorer = self.scorer(ran, row, encoded, options)
+        if places is None:
+            places = self.adapter.position(encoded, options.position, scorer.graph.causal) or 0
+        positions = places if isinstance(places, list) else [places]
+        count, heads = scorer.graph.tokens, None
+        if options.keep_heads:
+            heads = [layer[row, :, :count, :count].numpy() for layer in ran.captured.layers]
+        return explain_graph(
+            scorer,
+            encoded.tokens,
+            [encoded.node(place) for place in positions],
+            options,
+            self.adapter.answer(ran, row),
+            model=self.name,
+            task=self.task,
+            heads=heads,
+            details=self.adapter.details(encoded, ran, positions[0]),
+        )

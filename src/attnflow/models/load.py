@@ -1,0 +1,168 @@
+"""Loading a model of transformers with its tokenizer or processor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from attnflow.errors import AttnflowError, MissingExtraError, ModelError, OptionError
+from attnflow.models.adapter import Adapter
+from attnflow.models.image import ImageAdapter
+from attnflow.models.pair import PairAdapter
+from attnflow.models.sound import SoundAdapter
+from attnflow.models.text import TextAdapter
+
+__all__ = ["ADAPTERS", "TASKS", "adapter_for", "load"]
+
+ADAPTERS: Final[tuple[type[Adapter], ...]] = (ImageAdapter, SoundAdapter, PairAdapter, TextAdapter)
+"""The kinds of input. The first one that fits a model is its own."""
+
+TASKS: Final = tuple(task for adapter in reversed(ADAPTERS) for task in adapter.tasks)
+"""The tasks that a model can be loaded for."""
+
+
+def adapter_for(model: Any, reader: Any) -> Adapter:
+    """Return the adapter of a model.
+
+    Args:
+        model: A model of transformers.
+        reader: Its tokenizer, image processor or processor.
+
+    Raises:
+        MissingExtraError: If torch or transformers is not installed.
+        ModelError: If it is not a model that can be explained.
+    """
+    _require_hf()
+    if not hasattr(model, "config") or not callable(getattr(model, "forward", None)):
+        raise ModelError(
+            f"model is {type(model).__name__}; expected a model of transformers. "
+            "Explainer.from_pretrained(name_or_path) loads one"
+        )
+    if not callable(reader):
+        raise ModelError(
+            f"tokenizer is {type(reader).__name__}; expected the model's tokenizer or processor"
+        )
+    kind = next(adapter for adapter in ADAPTERS if adapter.fits(model))
+    return kind(model, reader)
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    task: str = "auto",
+    device: str = "auto",
+    dtype: str = "auto",
+    *,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer or processor, as `Explainer.from_pretrained` does.
+
+    Returns:
+        The model, in eval mode on its device, and the tokenizer or processor.
+
+    Raises:
+        AttnflowError: As `Explainer.from_pretrained`.
+    """
+    _require_hf()
+    import transformers
+
+    from attnflow.capture.quiet import quiet
+
+    if task not in ("auto", *TASKS):
+        raise OptionError(f"task is {task!r}; expected auto, {', '.join(TASKS)}")
+    place = _device(device)
+    number = _dtype(dtype, place)
+    path = Path(name_or_path)
+    source: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    name = str(name_or_path)
+    gguf = path.suffix == ".gguf" and path.is_file()
+    if gguf:
+        name, source["gguf_file"] = str(path.parent), path.name
+    try:
+        with quiet():
+            _register_own(path)
+            config = transformers.AutoConfig.from_pretrained(name, **source)
+            found = (adapter.loader(config, task, gguf) for adapter in ADAPTERS)
+            loader = next(loader for loader in found if loader is not None)
+            read = loader.reader
+            if isinstance(read, str):
+                read = getattr(transformers, read).from_pretrained
+            reader = read(name, **source)
+            if not gguf:
+                source["use_safetensors"] = None if allow_pickle else True
+            kind: Any = getattr(transformers, loader.model)
+            model = kind.from_pretrained(name, dtype=number, **source)
+    except AttnflowError:
+        raise
+    except ImportError as error:
+        raise MissingExtraError(f"loading {name} needs another package: {error}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(_loading_failed(name, path, error, allow_pickle)) from error
+    return model.to(place).eval(), reader
+
+
+def _register_own(path: Path) -> None:
+    """Register the verb-number model with transformers, if that is what is loaded."""
+    config = path / "config.json"
+    if config.is_file() and b'"attnflow-verb-number"' in config.read_bytes():
+        import attnflow.models.verb_number.model  # noqa: F401
+
+
+def _require_hf() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f'explaining a model needs {" and ".join(missing)}; run: pip install "attnflow[hf]"'
+        )
+
+
+def _device(device: Any) -> Any:
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(
+            f"device is {device!r}; expected 'auto' or a device such as 'cpu' or 'cuda:0'"
+        ) from error
+
+
+def _dtype(dtype: Any, device: Any) -> Any:
+    import torch
+
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    found = getattr(torch, str(dtype), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise OptionError(
+            f"dtype is {dtype!r}; expected 'auto' or a dtype such as 'float32' or 'bfloat16'"
+        )
+    return found
+
+
+def _loading_failed(name: str, path: Path, error: Exception, allow_pickle: bool) -> str:
+    """Say in one sentence why a model could not be loaded."""
+    reason = " ".join(str(error).split())
+    if path.is_dir():
+        if not allow_pickle and not list(path.glob("*.safetensors")) and list(path.glob("*.bin")):
+            return (
+                f"{name} has no safetensors weights, only pickled ones, which can run any code "
+                "when they are loaded; pass allow_pickle=True if you trust them"
+            )
+        if not (path / "config.json").is_file():
+            return f"{name} has no config.json; expected a folder written by save_pretrained"
+        return f"{name} could not be loaded: {reason}"
+    if path.is_absolute() or name.startswith((".", "~")):
+        return f"{name} does not exist; expected a folder, a GGUF file, or a name on the hub"
+    if "trust_remote_code" in reason:
+        return f"{name} comes with its own code; pass trust_remote_code=True if you have read it"
+    return (
+        f"{name} is not a local folder, and loading it from the Hugging Face hub failed: {reason}"
+    )

@@ -1,0 +1,415 @@
+"""Models that read one text: encoders, classifiers, masked and causal language models."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
+from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped, smallest
+from attnflow.options import POSITIONS, Options
+from attnflow.scoring import Batch, gradient_rows
+from attnflow.tokens import Span, Tokens
+
+__all__ = ["TextAdapter", "fused_graph", "padded", "placed"]
+
+# The tasks, the endings of the model classes made for them, and the classes that load them.
+TASKS: Final = {
+    "classification": (("ForSequenceClassification",), "AutoModelForSequenceClassification"),
+    "masked-lm": (("ForMaskedLM", "ForPreTraining"), "AutoModelForMaskedLM"),
+    "causal-lm": (("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM"),
+    "encoder": ((), "AutoModel"),
+}
+
+
+class TextAdapter(Adapter):
+    """Reads one text with a tokenizer."""
+
+    tasks: ClassVar = tuple(TASKS)
+    keeps_heads: ClassVar = True
+    in_data_sets: ClassVar = True
+
+    def __init__(self, model: Any, reader: Any) -> None:
+        super().__init__(model, reader)
+        self.task = _task_of(type(model).__name__)
+        self._takes: Final = {*inspect.signature(model.forward).parameters, "input_ids"}
+
+    @classmethod
+    def fits(cls, model: Any) -> bool:
+        """Whatever reads nothing else reads text."""
+        return True
+
+    @classmethod
+    def loader(cls, config: Any, task: str, gguf: bool) -> Loader | None:
+        """Return how to load a checkpoint."""
+        if task == "auto":
+            # A GGUF file names no class; such files are made from causal models.
+            unnamed = "ForCausalLM" if gguf else ""
+            task = _task_of((config.architectures or [unnamed])[0])
+        if task not in TASKS:
+            raise OptionError(
+                f"task is {task!r}, but {config.model_type} is a model that reads text; expected "
+                f"auto, {', '.join(TASKS)}"
+            )
+        return Loader(TASKS[task][1], "AutoTokenizer")
+
+    @property
+    def answers(self) -> bool:
+        """Whether the model has a head."""
+        return self.task != "encoder"
+
+    @property
+    def max_tokens(self) -> int | None:
+        """How many tokens the model takes, None if it does not say."""
+        return smallest(
+            getattr(self.tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+        )
+
+    # ---- Reading ---------------------------------------------------------------------------------
+
+    def items(self, inputs: Any) -> tuple[list[Any], bool]:
+        """Return the texts that were given."""
+        if isinstance(inputs, str):
+            return [inputs], False
+        if isinstance(inputs, Mapping | bytes) or not hasattr(inputs, "__iter__"):
+            raise TextError(
+                f"inputs is {type(inputs).__name__}; expected a string or a list of strings"
+            )
+        texts = list(inputs)
+        if not texts:
+            raise TextError("inputs is an empty list; expected a text or a list of texts")
+        return texts, True
+
+    def read(self, item: Any, truncate: bool = False) -> Encoded:
+        """Read one text."""
+        [found] = self.read_many([item], truncate)
+        if isinstance(found, AttnflowError):
+            raise found
+        return found
+
+    def read_many(
+        self, items: Sequence[Any], truncate: bool = False
+    ) -> list[Encoded | AttnflowError]:
+        """Read texts, with one call of the tokenizer."""
+        results: dict[int, Encoded | AttnflowError] = {}
+        for index, text in enumerate(items):
+            if not isinstance(text, str):
+                results[index] = TextError(f"the text is {type(text).__name__}; expected a string")
+            elif not text.strip():
+                results[index] = TextError("the text is empty; there is nothing to explain")
+        left = [index for index in range(len(items)) if index not in results]
+        if left:
+            most = self.max_tokens
+            encodings = self.tokenizer(
+                [items[index] for index in left],
+                truncation=bool(truncate and most),
+                max_length=most if truncate else None,
+                return_offsets_mapping=bool(getattr(self.tokenizer, "is_fast", False)),
+                return_special_tokens_mask=True,
+                return_attention_mask=True,
+                verbose=False,
+            )
+            for row, index in enumerate(left):
+                encoding = {name: values[row] for name, values in encodings.items()}
+                results[index] = self._encoded(items[index], encoding, most)
+        return [results[index] for index in range(len(items))]
+
+    def _encoded(
+        self, text: str, encoding: dict[str, list[Any]], most: int | None
+    ) -> Encoded | TextError:
+        special = [bool(flag) for flag in encoding.pop("special_tokens_mask")]
+        offsets = encoding.pop("offset_mapping", None)
+        ids = encoding["input_ids"]
+        count = len(ids)
+        if count == 0 or all(special):
+            return TextError(f"the tokenizer finds no token in the text {text!r}")
+        if most is not None and count > most:
+            return TextError(
+                f"the text has {count} tokens and the model takes {most}; shorten it, or pass "
+                "truncate=True to cut it there"
+            )
+        # A mask written into the text is a special token, but a place in the text all the same.
+        mask = getattr(self.tokenizer, "mask_token_id", None)
+        spans = [
+            None
+            if offsets is None or (special[i] and ids[i] != mask)
+            else (int(offsets[i][0]), int(offsets[i][1]))
+            for i in range(count)
+        ]
+        inputs = {name: list(values) for name, values in encoding.items() if name in self._takes}
+        return Encoded(self._tokens(text, ids, spans, special), inputs)
+
+    def _tokens(
+        self, text: str, ids: Sequence[int], spans: Sequence[Span | None], special: Sequence[bool]
+    ) -> Tokens:
+        """Name each token by its part of the text, or by its own name where it has none."""
+        names = ["" if span is None else text[slice(*span)].strip() for span in spans]
+        unnamed = [i for i, name in enumerate(names) if not name]
+        own = self.tokenizer.convert_ids_to_tokens([ids[i] for i in unnamed])
+        for i, name in zip(unnamed, own, strict=True):
+            names[i] = str(name)
+        return Tokens(text, tuple(names), tuple(spans), tuple(special))
+
+    def batches(
+        self, items: Sequence[Any], options: Options
+    ) -> Iterator[list[tuple[int, Encoded]]]:
+        """Yield texts of similar length together."""
+        encoded: list[Encoded] = []
+        for text in self.read_many(items, options.truncate):
+            if isinstance(text, AttnflowError):
+                raise text
+            self.position(text, options.position, None)
+            encoded.append(text)
+        for batch in grouped([(len(text.tokens),) for text in encoded]):
+            yield [(index, encoded[index]) for index in batch]
+
+    def check_position(self, position: int | str) -> None:
+        """Refuse a position that has no meaning for texts."""
+        if isinstance(position, str) and position not in POSITIONS:
+            raise OptionError(
+                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
+            )
+
+    def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
+        """Return the position to explain."""
+        self.check_position(position)
+        ids = encoded.inputs["input_ids"]
+        if position == "auto":
+            position = {"masked-lm": "mask", "causal-lm": "last"}.get(self.task, "cls")
+            if position == "cls" and getattr(self.tokenizer, "cls_token_id", None) not in ids:
+                return None if causal is None else len(ids) - 1 if causal else 0
+        if position == "last":
+            return len(ids) - 1
+        if not isinstance(position, str):
+            return resolve_index(position, len(ids), "position", "tokens")
+        wanted = getattr(self.tokenizer, f"{position}_token_id", None)
+        if wanted is None:
+            raise OptionError(
+                f"position is {position!r}, but the tokenizer has no {position} token; "
+                f"give an index from 0 to {len(ids) - 1}"
+            )
+        places = self.places(encoded, position)
+        name = getattr(self.tokenizer, f"{position}_token", None)
+        if not places:
+            raise TextError(
+                f"the text has no {name}; put one where a token is to be predicted, or give "
+                "position as an index"
+            )
+        if len(places) > 1 and position == "mask":
+            raise OptionError(
+                f"the text has {len(places)} {name}; give position as one of "
+                f"{', '.join(map(str, places))}"
+            )
+        return places[0]
+
+    def places(self, encoded: Encoded, name: str) -> list[int]:
+        """Return where a text has the "cls" or "mask" token."""
+        wanted = getattr(self.tokenizer, f"{name}_token_id", None)
+        return [i for i, token in enumerate(encoded.inputs["input_ids"]) if token == wanted]
+
+    # ---- Running ---------------------------------------------------------------------------------
+
+    def stacked(
+        self, batch: Sequence[Encoded], positions: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the batch as padded tensors, and where each position's logits will be."""
+        import torch
+
+        device = self.model.device
+        inputs = {
+            name: padded(
+                [text.inputs[name] for text in batch],
+                self._pad_id() if name == "input_ids" else 0,
+                device,
+            )
+            for name in batch[0].inputs
+        }
+        lengths = {len(text.tokens) for text in batch}
+        if len(lengths) == 1:
+            inputs.pop("attention_mask", None)
+        if not self._writes_tokens or "logits_to_keep" not in self._takes:
+            return inputs, None
+        # Logits of every position over a whole vocabulary are the largest thing in memory.
+        kept = sorted({place for row in positions for place in row})
+        inputs["logits_to_keep"] = torch.tensor(kept, device=device)
+        return inputs, {place: index for index, place in enumerate(kept)}
+
+    @property
+    def _writes_tokens(self) -> bool:
+        return self.task in ("masked-lm", "causal-lm")
+
+    def _pad_id(self) -> int:
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return int(pad) if isinstance(pad, int) else 0
+
+    def logits(self, outputs: Any, row: int, positions: Sequence[int], where: Any) -> Any:
+        """Return the logits of a text."""
+        if self.task == "classification":
+            return outputs.logits[row][None]
+        places = [place if where is None else where[place] for place in positions]
+        return outputs.logits[row][places]
+
+    def graph(self, captured: Any, row: int, encoded: Encoded, options: Options) -> AttentionGraph:
+        """Return the graph of one text."""
+        return fused_graph(captured, row, len(encoded.tokens), options)
+
+    def batch(self, captured: Any, encoded: Sequence[Encoded], options: Options) -> Batch | None:
+        """Return what scores a whole batch of texts at once."""
+        shares = captured.residuals
+        return Batch(
+            [layer.numpy() for layer in captured.layers],
+            [len(text.tokens) for text in encoded],
+            residual=options.residual if shares is None else [share.numpy() for share in shares],
+            gradient=options.edges == "gradient",
+        )
+
+    # ---- Writing ---------------------------------------------------------------------------------
+
+    def generate(
+        self, item: Any, max_new_tokens: int, options: Options
+    ) -> tuple[Encoded, list[int], list[int]]:
+        """Let a causal language model continue a prompt."""
+        if self.task != "causal-lm":
+            return super().generate(item, max_new_tokens, options)
+        import torch
+
+        from attnflow.capture.borrow import borrowed
+
+        prompt = self.read(item, options.truncate)
+        count = len(prompt.tokens)
+        most = self.max_tokens
+        if most is not None and count + max_new_tokens > most:
+            raise TextError(
+                f"the prompt has {count} tokens and max_new_tokens is {max_new_tokens}, but the "
+                f"model takes {most}"
+            )
+        ids = torch.tensor([prompt.inputs["input_ids"]], device=self.model.device)
+        with torch.no_grad(), borrowed(self.model, None):
+            whole: list[int] = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                pad_token_id=self._pad_id(),
+            )[0].tolist()
+        positions = list(range(count - 1, len(whole) - 1))
+        return self._continued(prompt, whole), positions, whole[count:]
+
+    def _continued(self, prompt: Encoded, ids: list[int]) -> Encoded:
+        """Return a generated text, its tokens placed by decoding more and more of them."""
+        count = len(prompt.tokens)
+        text, spans, special = (
+            prompt.tokens.text,
+            list(prompt.tokens.spans),
+            list(prompt.tokens.special),
+        )
+        endings = set(getattr(self.tokenizer, "all_special_ids", []))
+        before = self.tokenizer.decode(ids[:count], clean_up_tokenization_spaces=False)
+        for end in range(count + 1, len(ids) + 1):
+            after = self.tokenizer.decode(ids[:end], clean_up_tokenization_spaces=False)
+            # Part of a character shows only once the rest of it is there.
+            added = after[len(before) :] if after.startswith(before) else ""
+            ending = ids[end - 1] in endings
+            if ending:
+                added = ""
+            spans.append(None if ending else (len(text), len(text) + len(added)))
+            special.append(ending)
+            text += added
+            before = after
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        return Encoded(self._tokens(text, ids, spans, special), inputs)
+
+    # ---- References ------------------------------------------------------------------------------
+
+    def counted(self, item: Any, truncate: bool, position: int | str) -> tuple[str, ...]:
+        """See that a text can be evaluated."""
+        names = super().counted(item, truncate, position)
+        if len(names) < 2:
+            raise TextError("the text has one token, and a rank correlation needs two")
+        return names
+
+    def readings(
+        self, items: Sequence[Any], questions: Sequence[Question], truncate: bool
+    ) -> list[Reading]:
+        """Read texts for a reference."""
+        encoded = [self.read(item, truncate) for item in items]
+        found = [
+            self.position(text, question.position, None)
+            for text, question in zip(encoded, questions, strict=True)
+        ]
+        readings = []
+        causal: bool | None = None
+        for text, question, place in zip(encoded, questions, found, strict=True):
+            inputs, tokens = text.inputs, text.tokens
+            target: Any = question.target
+            if self.task == "classification":
+                # One answer for the whole text, wherever it is read.
+                readings.append(Reading(inputs, tokens, placed(len(tokens)), None, target))
+                continue
+            last = len(tokens) - 1 if place is None else place
+            if self.task == "causal-lm" and last < len(tokens) - 1:
+                if causal is None:
+                    causal = self._is_causal(text)
+                if causal:
+                    inputs = {name: values[: last + 1] for name, values in inputs.items()}
+            places = placed(len(inputs["input_ids"]), len(tokens))
+            readings.append(Reading(inputs, tokens, places, last, target))
+        return readings
+
+    def _is_causal(self, text: Encoded) -> bool:
+        """Whether the model's positions see only what precedes them, as its attention shows.
+
+        The name of a class does not tell: a BERT with a head that writes may see the whole text.
+        """
+        import torch
+
+        inputs, _ = self.stacked([text], [[0]])
+        try:
+            layers = self.capture(inputs).layers
+        except AttentionError:
+            return False  # not known, so every token is tried
+        return not any(bool(torch.triu(layer[0], 1).any()) for layer in layers)
+
+
+def _task_of(class_name: str) -> str:
+    for task, (endings, _) in TASKS.items():
+        if endings and class_name.endswith(endings):
+            return task
+    return "encoder"
+
+
+def padded(rows: Sequence[list[int]], fill: int, device: Any) -> Any:
+    """Return lists of numbers as a tensor, filled up to the longest."""
+    import torch
+
+    longest = max(map(len, rows))
+    return torch.tensor([row + [fill] * (longest - len(row)) for row in rows], device=device)
+
+
+def placed(
+    held: int, count: int | None = None, name: str = "input_ids"
+) -> tuple[tuple[str, int] | None, ...]:
+    """Return the places of `count` tokens, of which the first ones are held by an input."""
+    later = 0 if count is None else count - held
+    return (*((name, index) for index in range(held)), *[None] * later)
+
+
+def fused_graph(captured: Any, row: int, count: int, options: Options) -> AttentionGraph:
+    """Return the graph of the first positions of one input of a batch."""
+    # With heads kept apart there is one more axis.
+    layers: list[Any] = [layer[row, ..., :count, :count] for layer in captured.layers]
+    if options.edges == "gradient":
+        layers = [gradient_rows(layer.double().numpy()) for layer in layers]
+    residual: float | NDArray[np.float64] = options.residual
+    if captured.residuals is not None:
+        residual = np.stack([shares[row, :count].numpy() for shares in captured.residuals])
+    return AttentionGraph(
+        layers, heads=options.heads if options.keep_heads else "mean", residual=residual
+    )

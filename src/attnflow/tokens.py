@@ -1,0 +1,175 @@
+"""Tokens: the pieces of an input that are scored, and how they group into words and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnflow.errors import OptionError
+from attnflow.segment import clusters, sentences, words
+
+__all__ = ["Span", "Tokens", "summed"]
+
+Span = tuple[int, int]
+"""The start and end of a piece of a text, counted in characters."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    r"""The tokens of an input, in their order.
+
+    Attributes:
+        text: The text they are of; empty for an image.
+        names: What a reader is shown for each.
+        spans: The place of each in the text; None for a token that is no part of it.
+        special: Whether each was added by the tokenizer, or has a special meaning.
+
+    Example:
+        >>> tokens = Tokens(
+        ...     "the keys", ("[CLS]", "the", "key", "##s"), (None, (0, 3), (4, 7), (7, 8)),
+        ...     (True, False, False, False),
+        ... )
+        >>> tokens.grouped("words")[0].names
+        ('[CLS]', 'the', 'keys')
+        >>> tokens.grouped("words")[1]
+        [[0], [1], [2, 3]]
+    """
+
+    text: str
+    names: tuple[str, ...]
+    spans: tuple[Span | None, ...]
+    special: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, kept: Sequence[int]) -> Tokens:
+        """Return some of the tokens, by index."""
+        return Tokens(
+            self.text,
+            tuple(self.names[i] for i in kept),
+            tuple(self.spans[i] for i in kept),
+            tuple(self.special[i] for i in kept),
+        )
+
+    def first(self, count: int) -> Tokens:
+        """Return the first tokens."""
+        return Tokens(self.text, self.names[:count], self.spans[:count], self.special[:count])
+
+    def grouped(self, units: str) -> tuple[Tokens, list[list[int]]]:
+        """Group tokens into words or sentences.
+
+        Tokens belong to a word or sentence by their spans. A token that reaches into several words
+        makes them one. What a reader sees as one character, such as an emoji with joiners or a
+        letter with combining marks, is never divided. A token of spaces counts for the word that
+        follows it, and one with a line break stands for itself; in sentences both count for the
+        sentence before. Special tokens, and tokens without a span, stay as they are.
+
+        Args:
+            units: "tokens", "words" or "sentences".
+
+        Returns:
+            The words or sentences, as tokens; and for each the indices of its tokens here.
+
+        Raises:
+            OptionError: If `units` is none of these.
+        """
+        if units == "tokens":
+            return self, [[i] for i in range(len(self))]
+        if units not in ("words", "sentences"):
+            raise OptionError(f"units is {units!r}; expected tokens, words or sentences")
+        numbers = words(self.text) if units == "words" else sentences(self.text)
+        groups, spans = _grouped(self, numbers, alone=units == "words")
+        names = []
+        for group, span in zip(groups, spans, strict=True):
+            first = group[0]
+            own = "" if span is None or self.special[first] else self.text[span[0] : span[1]]
+            # A group without text of its own is a single token, and keeps its name.
+            names.append(own or self.names[first])
+        special = tuple(self.special[group[0]] for group in groups)
+        return Tokens(self.text, tuple(names), tuple(spans), special), groups
+
+
+def summed(values: NDArray[np.float64], groups: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Sum the last axis over groups of its entries.
+
+    Args:
+        values: Array of shape (..., T).
+        groups: The indices of each group's entries.
+
+    Returns:
+        Array of shape (..., len(groups)).
+
+    Example:
+        >>> summed(np.array([0.5, 0.25, 0.25]), [[0], [1, 2]])
+        array([0.5, 0.5])
+    """
+    result: NDArray[np.float64] = np.empty((*values.shape[:-1], len(groups)))
+    for column, group in enumerate(groups):
+        result[..., column] = values[..., list(group)].sum(axis=-1)
+    return result
+
+
+def _grouped(
+    tokens: Tokens, numbers: Sequence[int], *, alone: bool
+) -> tuple[list[list[int]], list[Span | None]]:
+    """Return the tokens of each unit, and its span, in the order of their first tokens.
+
+    `numbers` has the unit of each character, -1 for whitespace. With `alone`, a token with a line
+    break stands for itself.
+    """
+    cluster_of = [bounds for bounds in clusters(tokens.text) for _ in range(*bounds)]
+    # Per token the characters it stands for: whole clusters, without whitespace around them.
+    extents: dict[int, Span] = {}
+    blanks: dict[int, Span] = {}
+    for token, span in enumerate(tokens.spans):
+        if span is None or tokens.special[token]:
+            continue
+        visible = [i for i in range(*span) if numbers[i] >= 0]
+        if visible:
+            extents[token] = (cluster_of[visible[0]][0], cluster_of[visible[-1]][1])
+        else:
+            blanks[token] = span
+
+    # A token that reaches into several units makes them one.
+    joined: set[int] = set()
+    for start, end in extents.values():
+        joined.update(range(numbers[start] + 1, numbers[end - 1] + 1))
+    unit_of = {}
+    unit = -1
+    for number in range(max(numbers, default=-1) + 1):
+        unit += number not in joined
+        unit_of[number] = unit
+
+    units = {token: unit_of[numbers[start]] for token, (start, _) in extents.items()}
+    ends: dict[int, int] = {}
+    for token, (_, end) in extents.items():
+        ends[units[token]] = max(end, ends.get(units[token], 0))
+    for token, (start, end) in blanks.items():
+        if not ends:
+            continue
+        if not alone:
+            units[token] = max((u for u in ends if ends[u] <= start), default=min(ends))
+        elif not any(character in "\n\r" for character in tokens.text[start:end]):
+            # The first word that ends after the token, or else the last.
+            units[token] = min((u for u in ends if ends[u] > start), default=max(ends))
+
+    members: dict[Any, list[int]] = {}
+    for token in range(len(tokens)):
+        key = ("unit", units[token]) if token in units else ("token", token)
+        members.setdefault(key, []).append(token)
+    groups = list(members.values())
+    return groups, [_extent(group, extents, tokens.spans) for group in groups]
+
+
+def _extent(
+    group: Sequence[int], extents: Mapping[int, Span], spans: Sequence[Span | None]
+) -> Span | None:
+    inside = [extents[token] for token in group if token in extents]
+    if not inside:
+        return spans[group[0]]
+    return min(start for start, _ in inside), max(end for _, end in inside)
