@@ -121,11 +121,11 @@ def test_it_cannot_be_changed():
         explanation.scores[0] = 1.0
     with pytest.raises(ValueError, match="read-only"):
         explanation.layer_scores[0, 0] = 1.0
-    with pytest.raises(AttributeError, match="immutable: 'layer' cannot be set"):
+    with pytest.raises(AttributeError, match=r"immutable.*'layer'"):
         explanation.layer = 2
-    with pytest.raises(AttributeError, match="immutable: 'colour' cannot be set"):
+    with pytest.raises(AttributeError, match=r"immutable.*'colour'"):
         explanation.colour = "blue"
-    with pytest.raises(AttributeError, match="immutable: 'layer' cannot be deleted"):
+    with pytest.raises(AttributeError, match=r"immutable.*'layer'"):
         del explanation.layer
     with pytest.raises(TypeError):
         explanation.options["heads"] = "max"
@@ -157,43 +157,43 @@ def test_repr_names_the_method_and_the_highest_tokens(keys):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tokens": "abc"}, "tokens must be a list of strings, got 'abc'"),
-        ({"tokens": ["a", 1]}, r"tokens\[1\] must be a string, got 1"),
-        ({"tokens": ["a"]}, "scores has 13 numbers, but there are 1 tokens"),
-        ({"scores": [[0.5]]}, r"scores has shape \(1, 1\); expected \(T,\)"),
-        ({"scores": ["0.5"] * 13}, r"scores must be numbers of shape \(T,\)"),
-        ({"scores": [True] * 13}, r"scores must be numbers"),
-        ({"scores": [0.1] * 12 + [math.nan]}, r"scores\[12\] is nan; expected a finite number"),
-        ({"layer_scores": [[0.1] * 12 + [math.inf]]}, r"layer_scores\[0, 12\] is inf"),
-        ({"layer_scores": [0.1] * 13}, r"layer_scores has shape \(13,\); expected \(L, T\)"),
-        ({"layer_scores": [[0.1]]}, r"layer_scores has shape \(1, 1\), .* expected \(L, 13\)"),
-        ({"layer_scores": [[0.1], [0.1, 0.2]]}, "layer_scores must be an array of shape"),
-        ({"method": "lime"}, "method must be one of raw, rollout, flow, got 'lime'"),
-        ({"layer": 0}, "layer is 0, but layer_scores has 2 layers: expected 1 to 2"),
-        ({"layer": 3}, "layer is 3, but layer_scores has 2 layers"),
-        ({"layer": True}, "layer must be an integer, got True"),
-        ({"position": -1}, "position must be 0 or more, got -1"),
-        ({"position": "cls"}, "position must be an integer, got 'cls'"),
-        ({"target": 1}, "target must be a string, got 1"),
-        ({"prediction": "plural"}, "prediction must be a Prediction, got 'plural'"),
+        ({"tokens": "abc"}, "tokens.*'abc'"),
+        ({"tokens": ["a", 1]}, r"tokens\[1\].*1"),
+        ({"tokens": ["a"]}, "scores.*13.*1 token"),
+        ({"scores": [[0.5]]}, r"scores.*\(1, 1\).*\(T,\)"),
+        ({"scores": ["0.5"] * 13}, r"scores.*\(T,\)"),
+        ({"scores": [True] * 13}, "scores"),
+        ({"scores": [0.1] * 12 + [math.nan]}, r"scores\[12\].*nan"),
+        ({"layer_scores": [[0.1] * 12 + [math.inf]]}, r"layer_scores\[0, 12\].*inf"),
+        ({"layer_scores": [0.1] * 13}, r"layer_scores.*\(13,\).*\(L, T\)"),
+        ({"layer_scores": [[0.1]]}, r"layer_scores.*\(1, 1\).*\(L, 13\)"),
+        ({"layer_scores": [[0.1], [0.1, 0.2]]}, "layer_scores.*array"),
+        ({"method": "lime"}, "method(?=.*'lime').*raw.*rollout.*flow"),
+        ({"layer": 0}, "layer.*0.*1.*2"),
+        ({"layer": 3}, "layer.*3.*2 layers"),
+        ({"layer": True}, "layer.*True"),
+        ({"position": -1}, "position.*-1"),
+        ({"position": "cls"}, "position.*'cls'"),
+        ({"target": 1}, "target.*1"),
+        ({"prediction": "plural"}, "prediction.*'plural'"),
         (
             {"prediction": Prediction("plural", 1, 98.2)},
-            r"prediction\.probability must be a number from 0 to 1, got 98\.2",
+            r"prediction\.probability.*98\.2",
         ),
-        ({"text": None}, "text must be a string, got None"),
-        ({"text": TEXT + "\ud800"}, "text has half a character, .* at 42"),
-        ({"spans": [None]}, "spans has 1 items, but there are 13 tokens"),
-        ({"spans": [(0, 1, 2)] * 13}, r"spans\[0\] must be a start and an end, got \(0, 1, 2\)"),
-        ({"spans": [(0, 43)] * 13}, r"spans\[0\] is \(0, 43\), but the text has 42 characters"),
-        ({"spans": [(2, 1)] * 13}, r"spans\[0\] is \(2, 1\), .* expected 0 <= start <= end <= 42"),
-        ({"special": [True]}, "special has 1 items, but there are 13 tokens"),
-        ({"special": [0] * 13}, r"special\[0\] must be True or False, got 0"),
-        ({"options": ["heads"]}, "options must be a dictionary"),
-        ({"options": {1: "a"}}, "a name in options must be a string, got 1"),
-        ({"options": {"a": [1, {2}]}}, r"options\['a'\]\[1\] must be something that JSON can hold"),
-        ({"options": {"a": math.nan}}, r"options\['a'\] is nan; expected a finite number"),
-        ({"saturation": 1.5}, r"saturation must be a number from 0 to 1, got 1\.5"),
-        ({"notes": "careful"}, "notes must be a list of strings, got 'careful'"),
+        ({"text": None}, "text.*None"),
+        ({"text": TEXT + "\ud800"}, "text.*42"),
+        ({"spans": [None]}, "spans.*1.*13 tokens"),
+        ({"spans": [(0, 1, 2)] * 13}, r"spans\[0\].*\(0, 1, 2\)"),
+        ({"spans": [(0, 43)] * 13}, r"spans\[0\].*\(0, 43\).*42 characters"),
+        ({"spans": [(2, 1)] * 13}, r"spans\[0\].*\(2, 1\).*0.*42"),
+        ({"special": [True]}, "special.*1.*13 tokens"),
+        ({"special": [0] * 13}, r"special\[0\].*0"),
+        ({"options": ["heads"]}, "options.*dictionary"),
+        ({"options": {1: "a"}}, "options.*1"),
+        ({"options": {"a": [1, {2}]}}, r"options\['a'\]\[1\].*JSON"),
+        ({"options": {"a": math.nan}}, r"options\['a'\].*nan"),
+        ({"saturation": 1.5}, r"saturation.*1\.5"),
+        ({"notes": "careful"}, "notes.*'careful'"),
     ],
 )
 def test_a_wrong_argument_is_named(changed, message):
@@ -221,9 +221,9 @@ def test_top_gives_the_highest_first_and_ties_in_order():
     explanation = explained("abc", [None] * 4, scores=[1.0, 3.0, 1.0, 3.0])
     assert explanation.top(3) == [("t1", 3.0), ("t3", 3.0), ("t0", 1.0)]
     assert len(explanation.top(99)) == 4
-    with pytest.raises(OptionError, match="k must be 1 or more, got 0"):
+    with pytest.raises(OptionError, match=r"\bk\b.*0"):
         explanation.top(0)
-    with pytest.raises(OptionError, match=r"k must be an integer, got 2\.0"):
+    with pytest.raises(OptionError, match=r"\bk\b.*2\.0"):
         explanation.top(2.0)
 
 
@@ -528,14 +528,14 @@ def test_one_token_has_no_rank_correlation():
 
 
 def test_explanations_of_other_tokens_are_not_compared(keys):
-    with pytest.raises(OptionError, match="other has other tokens: 12 of them, not 13"):
+    with pytest.raises(OptionError, match=r"tokens.*12.*13"):
         keys.compare(keys.words())
     tokens = [*keys.tokens[:-1], "</s>"]
-    with pytest.raises(OptionError, match=r"token 12 is '</s>', not '\[SEP\]'"):
+    with pytest.raises(OptionError, match=r"token 12.*'</s>'.*'\[SEP\]'"):
         keys.compare(Explanation(**arguments(tokens=tokens)))
-    with pytest.raises(OptionError, match="other must be an Explanation, got list"):
+    with pytest.raises(OptionError, match=r"other.*\blist\b"):
         keys.compare([0.5])
-    with pytest.raises(OptionError, match="k must be 1 or more, got 0"):
+    with pytest.raises(OptionError, match=r"\bk\b.*0"):
         keys.compare(keys, k=0)
 
 
@@ -574,15 +574,15 @@ def test_a_file_says_what_it_is_and_is_standard_json(keys, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: [], "data must be a dictionary"),
-        (lambda data: {}, "data must have the format 'attnflow.explanation', but it has none"),
-        (lambda data: data | {"format": "graph"}, "but its format is 'graph'"),
-        (lambda data: data | {"version": 2}, "has version 2 .* attnflow reads version 1"),
-        (lambda data: data | {"version": None}, "has version None"),
-        (lambda data: {k: v for k, v in data.items() if k != "text"}, "data lacks 'text'"),
-        (lambda data: data | {"prediction": {"label": "x"}}, "prediction must have label, index"),
-        (lambda data: data | {"scores": None}, "scores must be numbers"),
-        (lambda data: data | {"spans": None}, "spans must be a list of pairs, got None"),
+        (lambda data: [], "data.*dictionary"),
+        (lambda data: {}, "data.*'attnflow.explanation'"),
+        (lambda data: data | {"format": "graph"}, "format.*'graph'"),
+        (lambda data: data | {"version": 2}, "version 2.*version 1"),
+        (lambda data: data | {"version": None}, "version.*None"),
+        (lambda data: {k: v for k, v in data.items() if k != "text"}, "'text'"),
+        (lambda data: data | {"prediction": {"label": "x"}}, "prediction.*label.*index"),
+        (lambda data: data | {"scores": None}, "scores"),
+        (lambda data: data | {"spans": None}, "spans.*None"),
     ],
 )
 def test_a_dictionary_that_is_no_explanation_is_refused(keys, change, message, tmp_path):
@@ -591,7 +591,7 @@ def test_a_dictionary_that_is_no_explanation_is_refused(keys, change, message, t
         Explanation.from_dict(data)
     path = tmp_path / "other.json"
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(OptionError, match=rf"other\.json is not an explanation .*{message}"):
+    with pytest.raises(OptionError, match=rf"other\.json.*{message}"):
         Explanation.load(path)
 
 
@@ -616,7 +616,7 @@ def test_a_wrong_value_in_a_dictionary_is_an_option_error_or_is_right(key, value
 def test_a_file_that_is_not_json_is_refused(content, tmp_path):
     path = tmp_path / "broken.json"
     path.write_bytes(content)
-    with pytest.raises(OptionError, match=r"broken\.json is not an explanation: it is not JSON"):
+    with pytest.raises(OptionError, match=r"broken\.json.*JSON"):
         Explanation.load(path)
 
 
@@ -625,7 +625,7 @@ def test_a_file_of_lists_in_lists_without_end_is_refused(keys, tmp_path, depth):
     path = tmp_path / "deep.json"
     content = json.dumps(keys.to_dict() | {"options": {"a": "lists"}})
     path.write_text(content.replace('"lists"', "[" * depth + "]" * depth), encoding="utf-8")
-    with pytest.raises(OptionError, match=r"deep\.json is not an explanation"):
+    with pytest.raises(OptionError, match=r"deep\.json"):
         Explanation.load(path)
 
 
@@ -636,12 +636,10 @@ def test_loading_a_missing_file_says_so(tmp_path):
 
 def test_an_unknown_ending_lists_the_known_ones(keys, tmp_path):
     for name in ("keys.txt", "keys", ".json"):
-        with pytest.raises(
-            OptionError, match=r"path must end in \.json or \.csv or \.html or \.png"
-        ):
+        with pytest.raises(OptionError, match=r"path.*\.json.*\.csv.*\.html.*\.png"):
             keys.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OptionError, match=r"path must end in \.json, .* got 'keys\.csv'"):
+    with pytest.raises(OptionError, match=r"path(?=.*'keys\.csv').*\.json"):
         Explanation.load("keys.csv")
 
 
@@ -718,7 +716,7 @@ def test_a_data_frame_has_the_columns_of_the_csv_file(keys, tmp_path):
 
 def test_a_data_frame_without_pandas_says_what_to_install(keys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match="run: pip install pandas"):
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
         keys.to_dataframe()
 
 

@@ -351,7 +351,7 @@ def test_a_model_without_an_eager_function_gets_the_softmax_of_scaled_products()
 
 
 def test_a_soft_cap_without_a_function_that_applies_it_is_an_error():
-    with pytest.raises(attnflow.AttentionError, match=r"GroupedAttention passes softcap to its"):
+    with pytest.raises(attnflow.AttentionError, match=r"GroupedAttention.*softcap"):
         capture(grouped_model(softcap=30.0), {"input_ids": texts(5)["input_ids"]})
 
 
@@ -676,8 +676,7 @@ def test_windowed_attention_is_an_error_that_names_cause_and_cure():
     before = state_of(model)
     with pytest.raises(
         attnflow.AttentionError,
-        match=r"layer 1 of SwinForImageClassification has attention of shape \(4, 1, 16, 16\) for "
-        r"a batch of 1: it attends within windows.*use a model whose layers attend over the whole",
+        match=r"layer 1.*SwinForImageClassification.*\(4, 1, 16, 16\).*windows",
     ):
         capture(model, {"pixel_values": torch.zeros(1, 3, 32, 32)})
     assert state_of(model) == before
@@ -688,9 +687,7 @@ def test_layers_over_different_tokens_are_an_error():
         vocab_size=50, d_model=16, n_head=2, d_head=8, d_inner=16, block_sizes=[1, 2]
     )
     model = transformers.FunnelBaseModel(config)
-    with pytest.raises(
-        attnflow.AttentionError, match=r"layer 2 .* 4 positions attend to 8; .* pooling"
-    ):
+    with pytest.raises(attnflow.AttentionError, match=r"layer 2.*4 positions.*8.*pooling"):
         capture(model, texts(8))
 
 
@@ -705,7 +702,7 @@ def test_positions_that_are_no_tokens_of_the_input_are_an_error(bert):
             prompt = torch.zeros(len(input_ids), 2, 16)
             return self.encoder(inputs_embeds=torch.cat([prompt, embeddings], dim=1))
 
-    with pytest.raises(attnflow.AttentionError, match=r"\(1, 4, 8, 8\), but 6 tokens are expected"):
+    with pytest.raises(attnflow.AttentionError, match=r"\(1, 4, 8, 8\).*6 tokens"):
         capture(Prompted(), {"input_ids": texts(6)["input_ids"]})
 
 
@@ -715,7 +712,7 @@ def test_a_model_without_attention_is_an_error():
     )
     model = transformers.FNetModel(config)
     before = state_of(model)
-    with pytest.raises(attnflow.AttentionError, match=r"attention of FNetModel is not to be had"):
+    with pytest.raises(attnflow.AttentionError, match="FNetModel"):
         capture(model, {"input_ids": texts(6)["input_ids"]})
     assert state_of(model) == before
 
@@ -725,9 +722,7 @@ def test_a_model_with_layers_that_are_no_attention_is_an_error():
         **SMALL, num_key_value_heads=2, layer_types=["conv", "full_attention"]
     )
     model = transformers.Lfm2ForCausalLM(config)
-    with pytest.raises(
-        attnflow.AttentionError, match=r"has 2 layers, but attention was computed 1 times"
-    ):
+    with pytest.raises(attnflow.AttentionError, match=r"2 layers.*1"):
         capture(model, texts(6))
 
 
@@ -743,16 +738,16 @@ def test_an_encoder_decoder_is_an_error_that_says_what_can_be_captured():
         decoder_ffn_dim=16,
     )
     model = transformers.BartModel(config)
-    with pytest.raises(attnflow.AttentionError, match=r"capture its encoder: model.get_encoder"):
+    with pytest.raises(attnflow.AttentionError, match="get_encoder"):
         capture(model, texts(6))
 
 
 def test_attention_to_another_models_output_is_an_error():
     config = transformers.BertConfig(**SMALL, is_decoder=True, add_cross_attention=True)
     model = transformers.BertLMHeadModel(config)
-    with pytest.raises(attnflow.AttentionError, match=r"6 positions attend to 4"):
+    with pytest.raises(attnflow.AttentionError, match=r"6 positions.*4"):
         capture(model, {**texts(6), "encoder_hidden_states": torch.zeros(1, 4, 16)})
-    with pytest.raises(attnflow.AttentionError, match=r"2 layers, .* computed 4 times"):
+    with pytest.raises(attnflow.AttentionError, match=r"2 layers.*4"):
         capture(model, {**texts(6), "encoder_hidden_states": torch.zeros(1, 6, 16)})
 
 
@@ -761,7 +756,7 @@ def test_a_cache_is_an_error():
     with torch.no_grad():
         cache = model(**texts(3), use_cache=True).past_key_values
     inputs = {"input_ids": texts(6)["input_ids"], "past_key_values": cache}
-    with pytest.raises(attnflow.AttentionError, match=r"6 positions attend to 9"):
+    with pytest.raises(attnflow.AttentionError, match=r"6 positions.*9"):
         capture(model, inputs)
 
 
@@ -771,26 +766,26 @@ def test_attention_to_a_learnt_sink_is_not_shared_out_among_tokens():
     )
     torch.manual_seed(0)
     model = transformers.GptOssForCausalLM(config).eval()
-    with pytest.raises(attnflow.AttentionError, match=r"do not sum to 1.*such as a learnt sink"):
+    with pytest.raises(attnflow.AttentionError, match=r"sum to 1.*sink"):
         capture(model, texts(6), heads="max")
 
 
 def test_a_part_that_runs_without_gradients_is_an_error(bert):
     layer = bert.bert.encoder.layer[0]
     layer.forward = torch.no_grad()(layer.forward)
-    with pytest.raises(attnflow.AttentionError, match=r"layer 1 was computed without gradients"):
+    with pytest.raises(attnflow.AttentionError, match=r"layer 1.*gradients"):
         capture(bert, texts(6), score=score_of)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": "median"}, r"heads is 'median'; expected 'mean', 'max', 'min', 'sum', the inde"),
-        ({"heads": 4}, r"heads is 4, but there are 4 heads: expected 0 to 3"),
-        ({"heads": -5}, r"heads is -5, but there are 4 heads"),
-        ({"heads": 1.0}, r"heads must be an integer, got 1.0"),
-        ({"heads": True}, r"heads must be an integer, got True"),
-        ({"score": 3}, r"score must be a function of the model's outputs, got 3"),
+        ({"heads": "median"}, "heads.*'median'.*'mean'.*'max'.*'min'.*'sum'"),
+        ({"heads": 4}, "heads.*4.*0.*3"),
+        ({"heads": -5}, "heads.*-5"),
+        ({"heads": 1.0}, "heads.*1.0"),
+        ({"heads": True}, "heads.*True"),
+        ({"score": 3}, "score.*3"),
     ],
 )
 def test_a_bad_option_is_an_error_before_the_model_runs(bert, options, message):
@@ -802,14 +797,14 @@ def test_a_bad_option_is_an_error_before_the_model_runs(bert, options, message):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("a text", r"inputs must map names to tensors, as a tokenizer's output does; got str"),
-        ({}, r"inputs holds no tensor, only nothing"),
-        ({"input_ids": [[1, 2]]}, r"inputs holds no tensor, only input_ids; .*return_tensors"),
+        ("a text", r"inputs.*\bstr\b"),
+        ({}, "inputs.*tensor"),
+        ({"input_ids": [[1, 2]]}, "inputs.*input_ids.*return_tensors"),
         (
             {"input_ids": None, "pixel_values": torch.zeros(0, 3, 8, 8)},
-            r"empty: their shape is \(0, 3, 8, 8\)",
+            r"empty.*\(0, 3, 8, 8\)",
         ),
-        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"empty: their shape is \(1, 0\)"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, r"empty.*\(1, 0\)"),
     ],
 )
 def test_bad_inputs_are_an_error_before_the_model_runs(bert, inputs, message):
@@ -819,19 +814,19 @@ def test_bad_inputs_are_an_error_before_the_model_runs(bert, inputs, message):
 
 
 def test_what_is_no_model_is_an_error():
-    with pytest.raises(attnflow.OptionError, match=r"model must be a torch module, got str"):
+    with pytest.raises(attnflow.OptionError, match=r"model.*\bstr\b"):
         capture("bert-base-uncased", texts(6))
 
 
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (lambda outputs: 1.0, r"shape \(2,\); got float"),
-        (lambda outputs: outputs.logits, r"shape \(2,\); got shape \(2, 2\)"),
-        (lambda outputs: outputs.logits.sum(), r"shape \(2,\); got shape \(\)"),
-        (lambda outputs: outputs.logits[:, 0].detach(), r"numbers without a gradient"),
-        (lambda outputs: outputs.logits.argmax(1), r"numbers without a gradient"),
-        (lambda outputs: torch.ones(2, requires_grad=True), r"does not depend on the attention"),
+        (lambda outputs: 1.0, r"score(?=.*\(2,\)).*\bfloat\b"),
+        (lambda outputs: outputs.logits, r"score(?=.*\(2,\)).*\(2, 2\)"),
+        (lambda outputs: outputs.logits.sum(), r"score(?=.*\(2,\)).*\(\)"),
+        (lambda outputs: outputs.logits[:, 0].detach(), "score.*gradient"),
+        (lambda outputs: outputs.logits.argmax(1), "score.*gradient"),
+        (lambda outputs: torch.ones(2, requires_grad=True), "score.*attention"),
     ],
 )
 def test_a_score_that_is_not_one_number_for_each_item_is_an_error(bert, score, message):
@@ -848,7 +843,7 @@ def test_a_head_that_only_the_layers_know_to_be_missing_is_an_error(bert):
         def forward(self, input_ids):
             return self.encoder(input_ids)
 
-    with pytest.raises(attnflow.OptionError, match=r"heads is 4, but there are 4 heads"):
+    with pytest.raises(attnflow.OptionError, match=r"heads.*4"):
         capture(Bare(), {"input_ids": texts(6)["input_ids"]}, heads=4)
 
 

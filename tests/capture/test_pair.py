@@ -588,7 +588,7 @@ def test_threads_do_not_mix_what_they_capture():
 
 def test_capture_of_an_encoder_decoder_names_what_to_use_and_takes_its_encoder(name):
     model, inputs = build(name), inputs_for(name, 4)
-    with pytest.raises(attnflow.AttentionError, match=r"use attnflow.capture.capture_pair, or "):
+    with pytest.raises(attnflow.AttentionError, match="capture_pair"):
         capture(model, inputs)
     del inputs["decoder_input_ids"]
     expected = capture_pair(model, inputs_for(name, 4)).encoder
@@ -601,18 +601,18 @@ def test_capture_of_an_encoder_decoder_names_what_to_use_and_takes_its_encoder(n
     [
         (
             {"decoder_input_ids": None},
-            r"inputs holds nothing for the decoder; expected decoder_inp",
+            "inputs.*decoder_input_ids",
         ),
         (
             {"decoder_input_ids": torch.ones(3, 4, dtype=torch.long)},
-            r"2 items for the encoder, but what it holds for the decoder is of shape \(3, 4\)",
+            r"2.*encoder.*decoder.*\(3, 4\)",
         ),
         (
             {"decoder_input_ids": torch.ones(2, 0, dtype=torch.long)},
-            r"for the decoder is of shape \(2, 0\); expected as many, of one token or more",
+            r"decoder.*\(2, 0\)",
         ),
-        ({"encoder_outputs": (torch.zeros(2, 7, 16),)}, r"holds encoder_outputs, with which the"),
-        ({"input_ids": torch.zeros(2, 0, dtype=torch.long)}, r"empty: their shape is \(2, 0\)"),
+        ({"encoder_outputs": (torch.zeros(2, 7, 16),)}, "encoder_outputs"),
+        ({"input_ids": torch.zeros(2, 0, dtype=torch.long)}, r"empty.*\(2, 0\)"),
     ],
 )
 def test_bad_inputs_are_an_error_before_the_model_runs(change, message):
@@ -625,13 +625,13 @@ def test_bad_inputs_are_an_error_before_the_model_runs(change, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": "median"}, r"heads is 'median'; expected 'mean', 'max', 'min', 'sum', the inde"),
-        ({"heads": 4}, r"heads is 4, but there are 4 heads: expected 0 to 3"),
-        ({"heads": True}, r"heads must be an integer, got True"),
-        ({"score": 3}, r"score must be a function of the model's outputs, got 3"),
-        ({"edges": "gradient"}, r"edges is 'gradient'; expected 'attention', 'effective', 'value_"),
-        ({"edges": "effective", "score": score_of}, r"leave out one of the two"),
-        ({"edges": "value_norm", "heads": "max"}, r"heads is 'max', but edges='value_norm' adds"),
+        ({"heads": "median"}, "heads.*'median'.*'mean'.*'max'.*'min'.*'sum'"),
+        ({"heads": 4}, "heads.*4.*0.*3"),
+        ({"heads": True}, "heads.*True"),
+        ({"score": 3}, "score.*3"),
+        ({"edges": "gradient"}, "edges.*'gradient'.*'attention'.*'effective'.*'value_norm'"),
+        ({"edges": "effective", "score": score_of}, "score.*edges|edges.*score"),
+        ({"edges": "value_norm", "heads": "max"}, "heads.*'max'.*edges.*'value_norm'"),
     ],
 )
 def test_a_bad_option_is_an_error_before_the_model_runs(name, options, message):
@@ -642,12 +642,10 @@ def test_a_bad_option_is_an_error_before_the_model_runs(name, options, message):
 
 
 def test_a_model_of_another_kind_is_an_error():
-    with pytest.raises(attnflow.OptionError, match=r"model must be a model of transformers, got s"):
+    with pytest.raises(attnflow.OptionError, match=r"model.*\bstr\b"):
         capture_pair("t5-small", inputs_for("T5", 4))
     encoder = build("T5").get_encoder()
-    with pytest.raises(
-        attnflow.AttentionError, match=r"T5Stack is no encoder-decoder; use .*captu"
-    ):
+    with pytest.raises(attnflow.AttentionError, match=r"T5Stack.*encoder-decoder.*capture"):
         capture_pair(encoder, inputs_for("T5", 4))
 
 
@@ -659,10 +657,10 @@ def test_a_model_outside_the_attention_interface_is_an_error():
         **{key: value for key, value in SMALL.items() if key != "vocab_size"},
     )
     model = transformers.FSMTForConditionalGeneration(config)
-    with pytest.raises(attnflow.AttentionError, match=r"attention of FSMT\w+ is not to be had"):
+    with pytest.raises(attnflow.AttentionError, match="FSMT"):
         capture_pair(model, inputs_for("BART", 4))
     model = transformers.LongT5ForConditionalGeneration(transformers.LongT5Config(**T5))
-    with pytest.raises(attnflow.AttentionError, match=r"no layer of its encoder calls the attent"):
+    with pytest.raises(attnflow.AttentionError, match=r"encoder.*attention"):
         capture_pair(model, inputs_for("T5", 4))
 
 
@@ -672,7 +670,7 @@ def test_a_cache_is_an_error():
         cache = model(**inputs, use_cache=True).past_key_values
     with pytest.raises(
         attnflow.AttentionError,
-        match=r"layer 1 of BartForConditionalGeneration's decoder .* 4 positions attend to 8",
+        match=r"layer 1.*BartForConditionalGeneration.*decoder.*4 positions.*8",
     ):
         capture_pair(model, {**inputs, "past_key_values": cache})
 
@@ -683,8 +681,7 @@ def test_a_layer_that_does_not_attend_is_an_error():
     layer.encoder_attn.forward = lambda hidden_states, **_: (hidden_states, None)
     with pytest.raises(
         attnflow.AttentionError,
-        match=r"layer 2 of BartForConditionalGeneration's decoder computed attention 1 times, "
-        r"where 2 is expected: self-attention and then cross-attention",
+        match=r"layer 2.*BartForConditionalGeneration.*decoder.*1.*2",
     ):
         capture_pair(model, inputs)
 
@@ -695,7 +692,5 @@ def test_attention_outside_the_layers_is_an_error():
     model.get_decoder().register_forward_hook(
         lambda decoder, _, output: decoder.final_attn(output.last_hidden_state) and None
     )
-    with pytest.raises(
-        attnflow.AttentionError, match=r"BartAttention of Bart\w+ is in no layer of"
-    ):
+    with pytest.raises(attnflow.AttentionError, match=r"BartAttention.*Bart\w+.*layer"):
         capture_pair(model, inputs_for("BART", 4))

@@ -60,17 +60,18 @@ def test_the_table_has_layers_across_and_methods_down(model, data, capsys):
     out = capsys.readouterr().out
     assert "\x1b" not in out
     lines = out.splitlines()
-    assert "4 texts, edges attention" in lines[0]
-    table = lines.index("Spearman's rank correlation with blank out, all tokens")
+    assert re.search("4 texts.*attention", lines[0])
+    titles = [i for i, line in enumerate(lines) if re.match(r"\S.*blank out", line)]
+    table = titles[0]
     assert lines[table + 1].split() == ["L1", "L2", "L3"]
     assert [lines[table + i].split()[0] for i in (3, 5, 7)] == ["raw", "rollout", "flow"]
-    assert "Spearman's rank correlation with blank out, without special tokens" in lines
+    assert "special tokens" in lines[titles[1]]
     assert any(line.startswith("  frequency ") for line in lines)
     assert any(line.startswith("raw - rollout") for line in lines)
-    assert "2 texts could not be evaluated:" in lines
-    assert "  5: the text is empty" in lines
-    assert any(line.startswith("  6: the text has 42 tokens") for line in lines)
-    table = lines[table : lines.index("2 texts could not be evaluated:")]
+    (skipped,) = [i for i, line in enumerate(lines) if line.startswith("2 texts")]
+    assert re.match("  5: .*empty", lines[skipped + 1])
+    assert re.match("  6: .*42 tokens", lines[skipped + 2])
+    table = lines[table:skipped]
     assert max(map(len, table)) <= 80
 
 
@@ -122,7 +123,7 @@ def test_a_decoders_options_are_passed_on(model, data, capsys):
     assert run(model, data, *options, "--edges", "attention,effective", "--no-baselines") == 0
     out = capsys.readouterr().out
     assert "rollout attention /uniform" in out
-    assert "blank out, without special tokens and without the sink" in out
+    assert re.search("blank out.*special tokens.*sink", out)
     assert "baselines" not in out
 
 
@@ -137,9 +138,9 @@ def test_a_stopped_run_goes_on_and_says_so(model, data, tmp_path, capsys):
     assert run(model, data, "--store", store, "--json") == 0
     captured = capsys.readouterr()
     assert captured.out == whole
-    assert f"2 of 4 texts are in {store} already" in captured.err
+    assert re.search(f"2 of 4 texts.*{re.escape(str(store))}", captured.err)
     assert run(model, data, "--store", store, "--heads", "max") == 1
-    assert "heads is mean there and max here" in capsys.readouterr().err
+    assert re.search("heads.*mean.*max", capsys.readouterr().err)
 
 
 CHILD = """
@@ -176,8 +177,8 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model, tmp_path, capsys
     found = json.loads(out)
     assert found["count"] >= 2
     assert found["count"] + found["pending"] == len(TEXTS)
-    assert f"interrupted after {found['count']} of 8 texts; they are in {store}" in err
-    assert "the same command goes on from there" in err
+    assert re.search(f"{found['count']} of 8 texts.*{re.escape(str(store))}", err)
+    assert "same command" in err
     assert run(model, data, "--store", store, "--json") == 0
     assert json.loads(capsys.readouterr().out)["pending"] == 0
 
@@ -185,26 +186,26 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model, tmp_path, capsys
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--methods", "cheese"], "methods has 'cheese'; expected raw, rollout, flow"),
-        (["--methods", ","], "--methods: ',' names nothing"),
-        (["--layers", "1,x"], "--layers: '1,x' given; expected whole numbers"),
+        (["--methods", "cheese"], "methods.*'cheese'.*raw.*rollout.*flow"),
+        (["--methods", ","], "--methods.*','"),
+        (["--layers", "1,x"], "--layers.*'1,x'"),
         (["--layers", "9"], "layer"),
-        (["--output", "x.xml"], "must end in .json or .csv"),
-        (["--csv", "x.json"], "must end in .csv"),
-        (["--plot", "nowhere/x.png"], "there is no folder"),
-        (["--text-column", "text"], "is plain text, one text a line"),
-        (["--limit", "0"], "limit is 0"),
-        (["--frequencies", "none.json"], "--frequencies: none.json cannot be read"),
-        (["--data", "none.txt"], "none.txt cannot be read: No such file"),
-        (["--model", "./none"], "./none does not exist"),
-        (["--target", "ugly"], "target is 'ugly'"),
+        (["--output", "x.xml"], r"\.json.*\.csv"),
+        (["--csv", "x.json"], r"\.csv"),
+        (["--plot", "nowhere/x.png"], "folder"),
+        (["--text-column", "text"], "plain text"),
+        (["--limit", "0"], "limit.*0"),
+        (["--frequencies", "none.json"], r"--frequencies.*none\.json"),
+        (["--data", "none.txt"], r"none\.txt.*No such file"),
+        (["--model", "./none"], r"\./none"),
+        (["--target", "ugly"], "target.*'ugly'"),
     ],
 )
 def test_wrong_options_are_one_sentence(model, data, capsys, options, message):
     assert run(model, data, *options) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("attnflow: error: ")
-    assert message in captured.err
+    assert re.search(message, captured.err)
     assert captured.out == ""
 
 
@@ -214,7 +215,7 @@ def test_a_table_of_frequencies_is_read(model, data, tmp_path, capsys):
     assert run(model, data, "--frequencies", path, "--json") == 0
     path.write_text("[1]")
     assert run(model, data, "--frequencies", path) == 1
-    assert "no JSON object" in capsys.readouterr().err
+    assert "JSON object" in capsys.readouterr().err
 
 
 def test_help_has_examples(capsys):
@@ -269,15 +270,15 @@ def test_plain_text_is_divided_where_it_is_narrow_and_keeps_to_its_encoding(eval
     assert "(continued)" in text
     assert "+-" in text
     text.encode("ascii")
-    assert "and 4 more: 13, 14, 15, 16" in text
+    assert re.search("4 more.*13, 14, 15, 16", text)
 
 
 def test_tests_that_cannot_succeed_are_called_so(evaluation):
     # Of four texts there are 16 ways to flip the signs, and 36 tests.
     text = " ".join(render_plain(evaluation).split())
-    assert "No difference between two methods can be significant" in text
-    assert "No difference from baselines can be significant" in text
-    assert "or evaluate more texts." in text
+    assert re.search("difference between two methods.*significant", text)
+    assert re.search("difference from baselines.*significant", text)
+    assert "more texts" in text
 
 
 def test_only_families_that_are_too_large_are_called_hopeless(decoder):
@@ -285,15 +286,14 @@ def test_only_families_that_are_too_large_are_called_hopeless(decoder):
     # and 40 against baselines cannot.
     found = evaluate(decoder, TEXTS, receptive_field=(False, True), samples=100)
     text = " ".join(render_plain(found).split())
-    assert "No difference from baselines can be significant" in text
+    assert re.search("difference from baselines.*significant", text)
     assert "between two receptive fields" not in text
 
 
 def test_without_special_tokens_there_is_one_table(decoder):
     found = evaluate(decoder, TEXTS[:3], samples=100, permutations=99)
     text = render_plain(found)
-    assert "No token is special" in text
-    assert "blank out, without special tokens" not in text
+    assert len(re.findall(r"^\S.*blank out", text, re.M)) == 1
 
 
 # ---- Readers -------------------------------------------------------------------------------------
@@ -326,7 +326,8 @@ def test_csv_may_have_line_breaks_in_quotes(tmp_path):
     path = write(tmp_path / "a.csv", 'id,text,label\n1,"the ""keys"",\nto",x\n2,a\n3,b,y\n')
     texts, faults = read(path, label_column="label")
     assert texts == [(3, 'the "keys",\nto', "x"), (5, "b", "y")]
-    assert faults == [(4, "2 columns; the header has 3")]
+    assert [line for line, _ in faults] == [4]
+    assert re.search("2 columns.*3", faults[0][1])
 
 
 def test_tsv_has_no_quotes(tmp_path):
@@ -355,7 +356,7 @@ def test_bytes_that_are_not_utf_8_cost_their_line_only(tmp_path, name):
     texts, faults = read(write(tmp_path / name, b"\n".join(lines)))
     assert [text for _, text, _ in texts][-2:] == ["good", "fine"]
     assert [number for number, _ in faults] == [3, 4]
-    assert faults[0][1] == "the line is not UTF-8 text"
+    assert "UTF-8" in faults[0][1]
     assert "NUL" in faults[1][1]
 
 
@@ -366,7 +367,7 @@ def test_files_may_be_gzipped(tmp_path):
     assert len(texts) == 5000
     assert not faults
     path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(DataError, match=r"a\.tsv\.gz, line \d+: the compressed data is cut off"):
+    with pytest.raises(DataError, match=r"a\.tsv\.gz.*line \d+"):
         read(path)
     assert len(read(path, limit=10)[0]) == 10
 
@@ -410,15 +411,15 @@ def test_standard_input_is_read(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "options", "error", "message"),
     [
-        ("a.txt", "", {}, DataError, "is empty"),
-        ("a.csv", "a,b\n1,2\n", {}, DataError, "has the columns 'a', 'b'; say which"),
-        ("a.csv", "a,b\n1,2\n", {"text_column": "c"}, OptionError, "has the columns 'a', 'b'"),
-        ("a.csv", "text\n1\n", {"label_column": "y"}, OptionError, "label_column is 'y'"),
-        ("a.json", "[1]", {}, DataError, "expected one JSON object a line"),
-        ("a.txt", "a", {"format": "xml"}, OptionError, "format is 'xml'; expected auto, text"),
-        ("a.txt", "a", {"limit": -1}, OptionError, "limit is -1"),
-        ("a.txt", "a", {"label_column": "y"}, OptionError, "is plain text"),
-        ("n", "VBZ\ta b\n", {"label_column": "y"}, OptionError, "expected 'label'"),
+        ("a.txt", "", {}, DataError, "empty"),
+        ("a.csv", "a,b\n1,2\n", {}, DataError, "'a'.*'b'"),
+        ("a.csv", "a,b\n1,2\n", {"text_column": "c"}, OptionError, "'a'.*'b'"),
+        ("a.csv", "text\n1\n", {"label_column": "y"}, OptionError, "label_column.*'y'"),
+        ("a.json", "[1]", {}, DataError, "JSON object"),
+        ("a.txt", "a", {"format": "xml"}, OptionError, "format.*'xml'.*auto.*text"),
+        ("a.txt", "a", {"limit": -1}, OptionError, "limit.*-1"),
+        ("a.txt", "a", {"label_column": "y"}, OptionError, "plain text"),
+        ("n", "VBZ\ta b\n", {"label_column": "y"}, OptionError, "'label'"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, options, error, message):
@@ -428,5 +429,5 @@ def test_what_cannot_be_read_is_named(tmp_path, name, content, options, error, m
 
 def test_a_fault_is_an_error_where_nobody_takes_it(tmp_path):
     path = write(tmp_path / "a.tsv", "text\tlabel\nx\n")
-    with pytest.raises(DataError, match=r"a\.tsv, line 2: 1 columns; the header has 2"):
+    with pytest.raises(DataError, match=r"a\.tsv.*line 2.*1 columns.*2"):
         list(read_texts(path))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -100,36 +101,36 @@ def test_lines_that_are_skipped_are_counted(data, model, tmp_path, capsys):
     path.write_text("VBZ\tthe key\nbad\n")
     arguments = ["paper", "accuracy", "--model", str(model), "--data", str(path)]
     assert main(arguments) == 1
-    assert "line 2: there is no tab" in capsys.readouterr().err
+    assert re.search("line 2.*tab", capsys.readouterr().err)
     assert main([*arguments, "--on-error", "skip"]) == 0
     said = capsys.readouterr()
-    assert "line 2: there is no tab" in said.err
-    assert "attnflow: 1 line was skipped" in said.err
+    assert re.search("line 2.*tab", said.err)
+    assert "1 line" in said.err
     for command in (["paper", "table1"], ["paper", "accuracy"]):
         more = ["--model", str(model), "--data", str(path), "--on-error", "skip", "--json"]
         assert main([*command, *more]) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["count"] == 1
-        assert "attnflow: 1 line was skipped" in said.err
+        assert "1 line" in said.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--data", "nothing", "--out", "x"], "nothing is not a file"),
-        (["train-sst2", "--model", "x", "--data", "nothing", "--out", "x"], "is not a file"),
-        (["accuracy", "--data", "nothing"], "nothing is not a file"),
+        (["train", "--data", "nothing", "--out", "x"], "--data.*nothing"),
+        (["train-sst2", "--model", "x", "--data", "nothing", "--out", "x"], "--data.*nothing"),
+        (["accuracy", "--data", "nothing"], "--data.*nothing"),
     ],
 )
 def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(arguments, message, capsys):
     assert main(["paper", *arguments]) == 1
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_test_that_is_not_a_file_and_a_number_is_told(capsys):
     with pytest.raises(SystemExit):
         main(["paper", "train", "--data", "x", "--out", "y", "--test", "dev.tsv"])
-    assert "expected FILE:N, such as dev.tsv:2000" in capsys.readouterr().err
+    assert "FILE:N" in capsys.readouterr().err
 
 
 def test_ctrl_c_says_how_to_go_on_and_nothing_else_is_gone_on_with(data, tmp_path):
@@ -146,7 +147,7 @@ def test_ctrl_c_says_how_to_go_on_and_nothing_else_is_gone_on_with(data, tmp_pat
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert "the same command with --resume goes on" in said
+    assert "--resume" in said
     assert "Traceback" not in said
     assert os.listdir(out) == ["training-state.pt"]
     assert main(["paper", "train", *arguments]) == 1
@@ -218,7 +219,7 @@ def test_an_encoder_is_fine_tuned_to_tell_good_from_bad(encoder, reviews, tmp_pa
 def test_a_model_that_cannot_be_fine_tuned_is_told(reviews, tmp_path, capsys):
     arguments = ["--model", str(tmp_path / "none"), "--data", str(reviews), "--out", str(tmp_path)]
     assert main(["paper", "train-sst2", *arguments]) == 1
-    assert "cannot be fine-tuned" in capsys.readouterr().err
+    assert "fine-tuned" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -240,5 +241,5 @@ def test_lower_layers_are_told_by_the_names_of_their_weights(name, above):
     "option", [{"hidden_words": 1.0}, {"layer_decay": 0.0}, {"average": 1.0}, {"epochs": 0}]
 )
 def test_a_way_to_fine_tune_that_makes_no_sense_is_refused(option):
-    with pytest.raises(OptionError, match=f"{next(iter(option))} is"):
+    with pytest.raises(OptionError, match=next(iter(option))):
         FineTuning(**option)

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_a_model_that_reads_no_text_is_refused(tmp_path):
     )  # fmt: skip
     processor = transformers.ViTImageProcessor(size={"height": 8, "width": 8})
     sees = attnflow.Explainer(transformers.ViTModel(config).eval(), processor)
-    with pytest.raises(attnflow.OptionError, match="reads text"):
+    with pytest.raises(attnflow.OptionError, match="text"):
         run(TEXTS, sees, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -284,15 +285,15 @@ def test_parquet_is_known_without_its_ending_and_gzip_on_standard_input(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.json", b'[{"text": "keys"}]', "x.json is a JSON list; expected JSON lines"),
-        ("x.csv", b"text;n\nkeys;1\n", "'text;n', a single column; expected .* by commas"),
-        ("x.tsv", b"text,n\nkeys,1\n", "'text,n', a single column; expected .* by tabs"),
-        ("x.txt", "keys\n".encode("utf-16"), "x.txt is UTF-16; expected UTF-8"),
-        ("x.csv", b"text,n\rkeys,1\r", "line 1: a field has a carriage return in it"),
+        ("x.json", b'[{"text": "keys"}]', r"x\.json.*list.*lines"),
+        ("x.csv", b"text;n\nkeys;1\n", "'text;n'.*comma"),
+        ("x.tsv", b"text,n\nkeys,1\n", "'text,n'.*tab"),
+        ("x.txt", "keys\n".encode("utf-16"), "x.txt.*UTF-16.*UTF-8"),
+        ("x.csv", b"text,n\rkeys,1\r", "line 1.*carriage return"),
         (
             "x.jsonl",
             b'{"text": "keys", "tokens": 1, "source_tokens": 2}',
-            "the columns 'tokens' and 'source_tokens', which would both be 'source_tokens'",
+            "'tokens'.*'source_tokens'",
         ),
     ],
 )
@@ -336,17 +337,17 @@ def test_rows_that_fail_are_listed_with_their_reasons_and_stop_nothing(classifie
     assert [row["text"] for row in rows_of(tmp_path / "out")] == ["the key", "keys"]
     errors = {row["row"]: row for row in errors_of(tmp_path / "out")}
     reasons = {
-        1: "is empty",
-        2: "it is int; expected a string",
-        3: "it is NoneType",
-        4: "there is no 'text'",
-        5: "the text is NoneType",
-        6: "32 tokens and the model takes 24",
-        7: "half characters",
+        1: "empty",
+        2: r"\bint\b",
+        3: "NoneType",
+        4: "'text'",
+        5: "text.*NoneType",
+        6: "32 tokens.*24",
+        7: "characters|surrogate",
     }
     assert list(errors) == list(reasons)
     for number, reason in reasons.items():
-        assert reason in errors[number]["reason"]
+        assert re.search(reason, errors[number]["reason"])
         assert errors[number]["place"] == f"item {number}"
 
 
@@ -367,21 +368,21 @@ def test_lines_that_cannot_be_read_are_rows_that_fail(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        (b'"a,4\nkey,5\n', "the row begins on line 3, and a quote in it is not closed"),
-        (b"key," + b"5" * 2**17 + b"5\n", "line 3, and a field in it has more than 131,072 char"),
-        (b"a\rkey,4\n", "a field has a carriage return in it, and no quotes around it"),
+        (b'"a,4\nkey,5\n', "line 3.*quote"),
+        (b"key," + b"5" * 2**17 + b"5\n", "line 3.*131,072"),
+        (b"a\rkey,4\n", "carriage return"),
     ],
 )
 def test_a_row_of_a_table_that_is_not_right_says_why(classifier, tmp_path, rows, reason):
     (tmp_path / "x.csv").write_bytes(b"text,n\nkeys,1\n" + rows)
     run(tmp_path / "x.csv", classifier, tmp_path / "out")
     [error] = errors_of(tmp_path / "out")
-    assert reason in error["reason"]
+    assert re.search(reason, error["reason"])
 
 
 def test_strict_stops_at_a_row_that_fails_and_what_is_finished_stays(classifier, tmp_path):
     texts = ["keys", "key", "the key", "", "a film"]
-    with pytest.raises(attnflow.AttnflowError, match=r"item 3: the text is empty.*strict"):
+    with pytest.raises(attnflow.AttnflowError, match=r"item 3.*empty.*strict"):
         run(texts, classifier, tmp_path / "out", strict=True)
     assert [row["text"] for row in rows_of(tmp_path / "out")] == ["keys", "key"]
     assert run(texts, classifier, tmp_path / "out").new == 3
@@ -391,7 +392,7 @@ def test_a_text_that_would_take_more_memory_than_granted_fails(classifier, tmp_p
     monkeypatch.setattr("attnflow.dataset.shard._bytes_of", lambda model, tokens: tokens * 2**17)
     run(TEXTS, classifier, tmp_path / "out", memory=1)
     assert [row["row"] for row in rows_of(tmp_path / "out")] == [2, 3]
-    assert "11 tokens, which take about 1 MiB" in errors_of(tmp_path / "out")[0]["reason"]
+    assert re.search("11 tokens.*1 MiB", errors_of(tmp_path / "out")[0]["reason"])
 
 
 def test_batches_stay_within_the_memory_granted(classifier, tmp_path, monkeypatch):
@@ -415,7 +416,7 @@ def test_a_text_whose_attention_is_wrong_fails_and_those_that_ran_with_it_do_not
         broken.model.get_input_embeddings().weight[word] = float("nan")
     run(TEXTS, broken, tmp_path / "out", shard_rows=5)
     assert [row["row"] for row in errors_of(tmp_path / "out")] == [1, 4]
-    assert {"attentions holds nan" in x["reason"] for x in errors_of(tmp_path / "out")} == {True}
+    assert all(re.search("attentions.*nan", x["reason"]) for x in errors_of(tmp_path / "out"))
     for row in rows_of(tmp_path / "out"):
         alone = broken.explain(row["text"], method="rollout")
         np.testing.assert_allclose(row["scores"], alone.scores, rtol=1e-4, atol=1e-7)
@@ -440,22 +441,22 @@ def test_a_batch_that_fails_is_run_text_by_text(classifier, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "flux"}, "method is 'flux'; expected raw, rollout, flow"),
+        ({"method": "flux"}, "method.*'flux'.*raw.*rollout.*flow"),
         ({"layer": 9}, "layer"),
-        ({"target": "ugly"}, "target is 'ugly'; expected one of bad, good"),
-        ({"colour": 1}, "there is no option 'colour'"),
-        ({"engine": "steam"}, "engine is 'steam'; expected local"),
-        ({"limit": 0}, "limit is 0"),
-        ({"shuffle": -1}, "shuffle is -1"),
-        ({"workers": 0}, "workers is 0"),
-        ({"shard_rows": True}, "shard_rows is True"),
-        ({"memory": 0.5}, "memory is 0.5"),
-        ({"format": "xls"}, "format is 'xls'"),
-        ({"text_column": "review"}, "text_column is 'review', but .* has the columns 'text'"),
-        ({"id_column": "key"}, "id_column is 'key'"),
-        ({"columns": ["a"]}, "columns has 'a'"),
-        ({"columns": "text"}, "expected a list of names"),
-        ({"strict": 1}, "strict is 1"),
+        ({"target": "ugly"}, "target.*'ugly'.*bad.*good"),
+        ({"colour": 1}, "option.*'colour'"),
+        ({"engine": "steam"}, "engine.*'steam'.*local"),
+        ({"limit": 0}, "limit.*0"),
+        ({"shuffle": -1}, "shuffle.*-1"),
+        ({"workers": 0}, "workers.*0"),
+        ({"shard_rows": True}, "shard_rows.*True"),
+        ({"memory": 0.5}, "memory.*0.5"),
+        ({"format": "xls"}, "format.*'xls'"),
+        ({"text_column": "review"}, "text_column.*'review'.*'text'"),
+        ({"id_column": "key"}, "id_column.*'key'"),
+        ({"columns": ["a"]}, "columns.*'a'"),
+        ({"columns": "text"}, "columns.*list"),
+        ({"strict": 1}, "strict.*1"),
         ({"keep_heads": True}, "keep_heads"),
     ],
 )
@@ -469,22 +470,22 @@ def test_an_option_that_is_not_valid_is_told_before_anything_is_done(
 
 @pytest.mark.parametrize("output", [None, 5, "a\0b"])
 def test_an_output_that_is_no_path_and_a_model_that_is_none_are_told(classifier, output):
-    with pytest.raises(attnflow.OptionError, match=r"output is .*; expected the path of a folder"):
+    with pytest.raises(attnflow.OptionError, match=r"output.*folder"):
         run(TEXTS, classifier, output)
-    with pytest.raises(attnflow.OptionError, match="explainer is str; expected an Explainer"):
+    with pytest.raises(attnflow.OptionError, match=r"explainer.*\bstr\b"):
         run(TEXTS, "./my-model", output)
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ([], "is empty"),
-        (7, "source is int"),
-        (b"text", "source is bytes"),
-        ({"text": "keys"}, "source is dict"),
-        (pandas.DataFrame({"text": TEXTS}), 'source.to_dict\\("records"\\)'),
-        ([{"a": "x", "b": "y"}], "has the columns 'a', 'b'; say which has the texts"),
-        ("missing.txt", "missing.txt does not exist"),
+        ([], "empty"),
+        (7, r"source.*\bint\b"),
+        (b"text", r"source.*\bbytes\b"),
+        ({"text": "keys"}, r"source.*\bdict\b"),
+        (pandas.DataFrame({"text": TEXTS}), r'source\.to_dict\("records"\)'),
+        ([{"a": "x", "b": "y"}], "'a'.*'b'"),
+        ("missing.txt", "missing.txt"),
     ],
 )
 def test_a_source_that_is_none_is_told(classifier, tmp_path, source, message):
@@ -509,7 +510,7 @@ def test_parquet_that_is_corrupted_in_the_middle_is_told(classifier, tmp_path):
     content = bytearray(path.read_bytes())
     content[second : second + 400] = b"\xff" * 400
     path.write_bytes(content)
-    with pytest.raises(attnflow.AttnflowError, match=r"films.parquet cannot be read after row \d+"):
+    with pytest.raises(attnflow.AttnflowError, match=r"films\.parquet.*row \d+"):
         run(path, classifier, tmp_path / "out", shard_rows=500)
     assert len(rows_of(tmp_path / "out")) == 1000
 
@@ -517,7 +518,7 @@ def test_parquet_that_is_corrupted_in_the_middle_is_told(classifier, tmp_path):
 def test_a_header_that_is_cut_off_or_twice_the_same_is_told(classifier, tmp_path):
     (tmp_path / "a.csv").write_text('"text')
     (tmp_path / "b.csv").write_text("text,n,n\nkeys,1,2\n")
-    for name, message in (("a.csv", "line 1"), ("b.csv", "'n' twice")):
+    for name, message in (("a.csv", "line 1"), ("b.csv", "'n'.*twice")):
         with pytest.raises(attnflow.AttnflowError, match=message):
             run(tmp_path / name, classifier, tmp_path / "out")
 
@@ -598,10 +599,10 @@ def test_a_source_that_moved_is_the_same_source(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"method": "flow"}, "method is 'rollout' there and 'flow' here"),
-        ({"layer": 1}, "layer is -1 there and 1 here"),
-        ({"shard_rows": 3}, "shard_rows is 2 there and 3 here"),
-        ({"limit": 3}, "limit is None there and 3 here"),
+        ({"method": "flow"}, "method.*'rollout'.*'flow'"),
+        ({"layer": 1}, "layer.*-1.*1"),
+        ({"shard_rows": 3}, "shard_rows.*2.*3"),
+        ({"limit": 3}, "limit.*None.*3"),
     ],
 )
 def test_other_options_on_the_same_output_are_refused(classifier, tmp_path, change, message):
@@ -614,7 +615,7 @@ def test_other_options_on_the_same_output_are_refused(classifier, tmp_path, chan
 
 def test_another_model_on_the_same_output_is_refused(classifier, tmp_path):
     run(TEXTS, classifier, tmp_path / "out")
-    with pytest.raises(attnflow.OptionError, match="weights or its vocabulary have changed"):
+    with pytest.raises(attnflow.OptionError, match=r"weights.*vocabulary"):
         run(TEXTS, explainer(seed=1), tmp_path / "out")
 
 
@@ -623,11 +624,11 @@ def test_a_source_that_changed_is_refused_and_what_was_done_stays(classifier, tm
     run(source, classifier, tmp_path / "file")
     with source.open("a") as file:
         file.write('{"text": "keys"}\n')
-    with pytest.raises(attnflow.OptionError, match=r"films\.jsonl has changed since"):
+    with pytest.raises(attnflow.OptionError, match=r"films\.jsonl.*changed"):
         run(source, classifier, tmp_path / "file")
     run(TEXTS, classifier, tmp_path / "items")
     before = content(tmp_path / "items")
-    with pytest.raises(attnflow.AttnflowError, match="rows from 2 on are not those"):
+    with pytest.raises(attnflow.AttnflowError, match=r"rows.*2"):
         run([*TEXTS[:3], "x", TEXTS[4]], classifier, tmp_path / "items")
     with pytest.raises(attnflow.AttnflowError, match="fewer rows"):
         run(TEXTS[:4], classifier, tmp_path / "items")
@@ -641,7 +642,7 @@ def test_a_file_that_is_written_to_during_the_run_is_told(classifier, tmp_path):
         with source.open("a") as file:
             file.write("\n")
 
-    with pytest.raises(attnflow.AttnflowError, match="was written to while it was read"):
+    with pytest.raises(attnflow.AttnflowError, match="written"):
         run(source, classifier, tmp_path / "out", progress=write)
     assert not json.loads((tmp_path / "out/manifest.json").read_text())["complete"]
 
@@ -649,10 +650,10 @@ def test_a_file_that_is_written_to_during_the_run_is_told(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"complete": true', '"complete": false', "was edited"),
-        ('"rows": 2', '"rows": 3', "was edited"),
-        ("{", "[", "not JSON"),
-        ("attnflow.dataset", "attnflow.something", "is not the manifest"),
+        ('"complete": true', '"complete": false', "edited"),
+        ('"rows": 2', '"rows": 3', "edited"),
+        ("{", "[", "JSON"),
+        ("attnflow.dataset", "attnflow.something", "manifest"),
     ],
 )
 def test_a_manifest_that_was_edited_is_refused(classifier, tmp_path, old, new, message):
@@ -667,15 +668,15 @@ def test_a_manifest_that_was_edited_is_refused(classifier, tmp_path, old, new, m
 def test_a_manifest_of_something_else_is_refused(classifier, tmp_path, written):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/manifest.json").write_text(written)
-    with pytest.raises(attnflow.AttnflowError, match="is not the manifest of a data set"):
+    with pytest.raises(attnflow.AttnflowError, match="manifest"):
         run(TEXTS, classifier, tmp_path / "out")
 
 
 def test_a_folder_with_other_files_and_a_file_are_no_output(classifier, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(attnflow.OptionError, match=r"has files \(notes.txt\)"):
+    with pytest.raises(attnflow.OptionError, match=r"notes\.txt"):
         run(TEXTS, classifier, tmp_path)
-    with pytest.raises(attnflow.OptionError, match="is no folder"):
+    with pytest.raises(attnflow.OptionError, match="folder"):
         run(TEXTS, classifier, tmp_path / "notes.txt")
     with pytest.raises(attnflow.AttnflowError, match="cannot be written"):
         run(TEXTS, classifier, "/proc/attnflow-out")
@@ -684,7 +685,7 @@ def test_a_folder_with_other_files_and_a_file_are_no_output(classifier, tmp_path
 def test_a_second_run_on_one_output_at_the_same_time_is_told(classifier, tmp_path):
     run(TEXTS, classifier, tmp_path / "out")
     header = json.loads((tmp_path / "out/manifest.json").read_text())["header"]
-    told = pytest.raises(attnflow.OptionError, match="being written to by another run")
+    told = pytest.raises(attnflow.OptionError, match="another run")
     with Store(tmp_path / "out", header), told:
         run(TEXTS, classifier, tmp_path / "out")
     assert run(TEXTS, classifier, tmp_path / "out").new == 0
@@ -759,7 +760,7 @@ def test_ctrl_c_finishes_the_shards_in_hand(facts):
 
 def test_a_worker_that_is_killed_ends_the_run_with_an_error(facts):
     found = facts["lost worker"]
-    assert "ended from outside (SIGKILL)" in found["message"]
+    assert "SIGKILL" in found["message"]
     assert found["again"] == 0
     assert found["same"]
 
@@ -787,13 +788,13 @@ def test_the_command_does_what_the_function_does(classifier, saved, tmp_path, ca
     arguments = ["run", str(source), "--model", saved, "--output", str(tmp_path / "out")]
     arguments += ["--method", "rollout", "--words", "--shard-rows", "2", "--workers", "1"]
     assert main(arguments) == 0
-    assert "5 rows explained" in capsys.readouterr().out
+    assert "5 rows" in capsys.readouterr().out
     run(source, classifier, tmp_path / "same", words=True)
     assert [row["scores"] for row in rows_of(tmp_path / "out")] == [
         row["scores"] for row in rows_of(tmp_path / "same")
     ]
     assert main([*arguments, "--layer", "1"]) == 1
-    assert "layer is -1 there and 1 here" in capsys.readouterr().err
+    assert re.search("layer.*-1.*1", capsys.readouterr().err)
 
 
 # Continuous integration may run with Ctrl-C ignored.
@@ -814,7 +815,7 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(saved, tmp_path, capsys, mon
     monkeypatch.setattr("attnflow.dataset.run", interrupted)
     status = main(["run", str(tmp_path / "x.txt"), "--model", saved, "--output", "out"])
     assert status == 130
-    assert "after 512 rows; the same command goes on" in capsys.readouterr().err
+    assert "512 rows" in capsys.readouterr().err
 
 
 def test_in_a_terminal_there_is_a_bar_and_ctrl_c_says_how_to_go_on(saved, tmp_path):
@@ -885,14 +886,14 @@ def test_the_command_prints_json(saved, tmp_path, capsys):
 def test_the_command_tells_a_missing_source_before_it_loads_the_model(tmp_path, capsys):
     missing = str(tmp_path / "missing.csv")
     assert main(["run", missing, "--model", "nowhere", "--output", str(tmp_path / "out")]) == 1
-    assert "missing.csv does not exist" in capsys.readouterr().err
+    assert "missing.csv" in capsys.readouterr().err
 
 
 def test_the_command_fails_if_no_row_could_be_explained(saved, tmp_path, capsys):
     (tmp_path / "x.txt").write_text("\n" * 3)
     arguments = ["run", str(tmp_path / "x.txt"), "--model", saved, "--workers", "1"]
     assert main([*arguments, "--output", str(tmp_path / "out")]) == 1
-    assert "3 rows failed" in capsys.readouterr().out
+    assert re.search("3 rows.*failed", capsys.readouterr().out)
     assert pq.read_table(tmp_path / "out/data").num_rows == 0
 
 

@@ -1,5 +1,6 @@
 """What an edge weighs besides attention: effective attention and value norms."""
 
+import re
 import threading
 
 import numpy as np
@@ -380,7 +381,7 @@ def test_a_model_whose_values_cannot_be_seen_is_an_error(edges):
     for layer in model.mpnet.encoder.layer:
         layer.attention.attn.dropout = nn.Identity()  # its weights show nowhere
     before = state_of(model)
-    with pytest.raises(AttentionError, match=f"of {type(model).__name__}.*'attention' works"):
+    with pytest.raises(AttentionError, match=f"{type(model).__name__}.*'attention'"):
         capture(model, texts(6), edges=edges)
     assert state_of(model) == before
 
@@ -390,7 +391,7 @@ def test_an_output_that_is_normalised_before_it_is_added_is_an_error():
     torch.manual_seed(0)
     model = transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**options)).eval()
     before = state_of(model)
-    with pytest.raises(AttentionError, match=r"layer 1 of Gemma2ForCausalLM.*normalised"):
+    with pytest.raises(AttentionError, match=r"layer 1.*Gemma2ForCausalLM.*normali[sz]ed"):
         capture(model, {"input_ids": torch.tensor([[5, 6, 7]])}, edges="value_norm")
     assert state_of(model) == before
 
@@ -411,19 +412,19 @@ def test_a_projection_of_something_else_is_an_error(edges):
     model = build("Llama")
     layer = model.model.layers[1].self_attn
     layer.o_proj = Halved(layer.o_proj)
-    with pytest.raises(AttentionError, match="layer 2 of LlamaForCausalLM: no linear layer"):
+    with pytest.raises(AttentionError, match=r"layer 2.*LlamaForCausalLM.*linear"):
         capture(model, texts(6), edges=edges)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"edges": "weights"}, "edges is 'weights'; expected 'attention', 'effective'"),
-        ({"edges": "gradient"}, "edges is 'gradient'"),
-        ({"edges": "effective", "score": score_of}, "score weighs attention by gradients"),
-        ({"edges": "value_norm", "heads": "max"}, "heads is 'max', but edges='value_norm' adds"),
-        ({"edges": "value_norm", "heads": None}, "heads is None, but edges='value_norm' adds"),
-        ({"edges": "value_norm", "heads": 4}, "heads is 4, but there are 4 heads"),
+        ({"edges": "weights"}, "edges.*'weights'.*'attention'.*'effective'"),
+        ({"edges": "gradient"}, "edges.*'gradient'"),
+        ({"edges": "effective", "score": score_of}, "score.*gradients"),
+        ({"edges": "value_norm", "heads": "max"}, "heads.*'max'.*edges.*'value_norm'"),
+        ({"edges": "value_norm", "heads": None}, "heads.*None.*edges.*'value_norm'"),
+        ({"edges": "value_norm", "heads": 4}, "heads.*4"),
     ],
 )
 def test_a_bad_option_of_capture_is_an_error(options, message):
@@ -522,7 +523,7 @@ def test_shares_given_later_are_not_those_of_the_graph(attention, measured):
     expected = attnflow.attention_rollout(graph)
     assert (attnflow.attention_rollout(graph, residual=shares) == expected).all()
     for other in (0.25, 1 - shares):
-        with pytest.raises(OptionError, match=r"built with residual=array of shape \(4, 6\)"):
+        with pytest.raises(OptionError, match=r"residual.*\(4, 6\)"):
             attnflow.attention_rollout(graph, residual=other)
 
 
@@ -535,16 +536,16 @@ def with_value(value):
 @pytest.mark.parametrize(
     ("residual", "message"),
     [
-        (np.full((4, 5), 0.5), r"array of shape \(4, 5\); expected \(4, 6\)"),
-        (np.full(6, 0.5), r"array of shape \(6,\); expected \(4, 6\)"),
-        ([0.5] * 4, r"array of shape \(4,\); expected \(4, 6\)"),
-        ([[0.5], [0.5, 0.5]], "residual cannot be read as an array"),
-        (with_value(np.nan), "residual holds nan at layer 2, position 3"),
-        (with_value(np.inf), "residual holds inf at layer 2, position 3"),
-        (with_value(-0.1), "residual holds -0.1 at layer 2, position 3"),
-        (with_value(1.5), "residual holds 1.5 at layer 2, position 3"),
-        (np.full((4, 6), "half"), "expected real numbers"),
-        (np.ones((4, 6), dtype=bool), "expected real numbers"),
+        (np.full((4, 5), 0.5), r"residual.*\(4, 5\).*\(4, 6\)"),
+        (np.full(6, 0.5), r"residual.*\(6,\).*\(4, 6\)"),
+        ([0.5] * 4, r"residual.*\(4,\).*\(4, 6\)"),
+        ([[0.5], [0.5, 0.5]], "residual.*array"),
+        (with_value(np.nan), "residual.*nan.*layer 2.*position 3"),
+        (with_value(np.inf), "residual.*inf.*layer 2.*position 3"),
+        (with_value(-0.1), "residual.*-0.1.*layer 2.*position 3"),
+        (with_value(1.5), "residual.*1.5.*layer 2.*position 3"),
+        (np.full((4, 6), "half"), "residual.*real"),
+        (np.ones((4, 6), dtype=bool), "residual.*real"),
     ],
 )
 def test_bad_shares_are_an_error(attention, residual, message):
@@ -656,12 +657,12 @@ def test_an_image_may_be_related_to_uniform_attention_with_measured_shares():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"edges": "value_norm", "residual": 0.3}, "residual is 0.3, but edges='value_norm' meas"),
-        ({"edges": "value_norm", "heads": "max"}, "heads is 'max', but edges='value_norm' adds up"),
-        ({"edges": "value_norm", "heads": 2}, "heads is 2, but there are 2 heads"),
-        ({"edges": "values"}, "expected attention, gradient, effective, value_norm"),
-        ({"residual": np.full((3, 11), 0.5)}, "residual must be a number from 0 to 1"),
-        ({"residual": 1.5}, "residual must be a number from 0 to 1"),
+        ({"edges": "value_norm", "residual": 0.3}, "residual.*0.3.*edges.*'value_norm'"),
+        ({"edges": "value_norm", "heads": "max"}, "heads.*'max'.*edges.*'value_norm'"),
+        ({"edges": "value_norm", "heads": 2}, "heads.*2"),
+        ({"edges": "values"}, "edges.*'values'.*attention.*gradient.*effective.*value_norm"),
+        ({"residual": np.full((3, 11), 0.5)}, "residual.*0.*1"),
+        ({"residual": 1.5}, "residual.*0.*1"),
     ],
 )
 def test_a_bad_option_of_explain_is_an_error(encoder, options, message):
@@ -678,7 +679,7 @@ def test_a_model_whose_values_are_not_to_be_had_is_an_error_that_says_what_works
         layer.attention.attn.dropout = nn.Identity()
     explainer = Explainer(model, wordpiece_tokenizer(VOCABULARY))
     for edges in ("effective", "value_norm"):
-        with pytest.raises(AttentionError, match=r"of MPNet.*edges='attention' works"):
+        with pytest.raises(AttentionError, match=r"MPNet.*edges.*'attention'"):
             explainer.explain(TEXT, edges=edges)
 
 
@@ -686,4 +687,4 @@ def test_the_command_line_names_all_edges(capsys):
     with pytest.raises(SystemExit):
         main(["explain", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "attention, gradient, effective or value_norm" in shown
+    assert re.search("attention.*gradient.*effective.*value_norm", shown)

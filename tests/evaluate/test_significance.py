@@ -213,17 +213,17 @@ def test_holm_keeps_mistakes_in_a_family_rare(rng):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bootstrap_interval([]), r"values has shape \(0,\)"),
-        (lambda: bootstrap_interval(0.5), r"values has shape \(\)"),
+        (lambda: bootstrap_interval([]), r"values.*\(0,\)"),
+        (lambda: bootstrap_interval(0.5), r"values.*\(\)"),
         (lambda: bootstrap_interval([0.1, np.inf]), "infinite"),
-        (lambda: bootstrap_interval([0.1, 0.2], samples=0), "samples is 0"),
+        (lambda: bootstrap_interval([0.1, 0.2], samples=0), "samples.*0"),
         (
             lambda: bootstrap_interval([0.1, 0.2], level=95),
-            "level is 95; expected a number between",
+            "level.*95",
         ),
-        (lambda: bootstrap_interval([0.1, 0.2], seed=-1), "seed is -1"),
-        (lambda: sign_flip_test([]), "differences has shape"),
-        (lambda: sign_flip_test([0.1], permutations=True), "permutations is True"),
+        (lambda: bootstrap_interval([0.1, 0.2], seed=-1), "seed.*-1"),
+        (lambda: sign_flip_test([]), "differences"),
+        (lambda: sign_flip_test([0.1], permutations=True), "permutations.*True"),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -212,7 +213,7 @@ def test_a_sink_that_cannot_be_told_from_others_is_reported(decoder, tmp_path):
     found = evaluate_stored(out, decoder, workers=1, **FEW)
     (skipped,) = found.skipped
     assert skipped.number == 0
-    assert "it is not known which of several tokens it was" in skipped.reason
+    assert "several tokens" in skipped.reason
 
 
 def test_the_sources_of_an_encoder_decoder_are_compared_too(tmp_path):
@@ -226,7 +227,7 @@ def test_the_sources_of_an_encoder_decoder_are_compared_too(tmp_path):
         )
         np.testing.assert_allclose(found.agreement[index, 0, 0, 0], expected, atol=1e-9)
     out = store(translator, tmp_path / "sinks", texts, method="rollout", drop_sink=True)
-    with pytest.raises(OptionError, match="does not say which tokens those were"):
+    with pytest.raises(OptionError, match="tokens"):
         evaluate_stored(out, translator, **FEW)
     assert evaluate_stored(out, references=None, **FEW).count == 2
 
@@ -276,11 +277,11 @@ def test_a_store_of_something_else_is_refused(classifier, made, tmp_path):
     path = tmp_path / "refs.jsonl"
     evaluate_stored(made, classifier, store=path, workers=1, **FEW)
     for options, message in (
-        ({"references": "gradient_norm"}, "references is blank_out there and gradient_norm here"),
-        ({"limit": 2}, "it has 6 texts there and 2 here"),
-        ({"seed": 3}, "seed is 0 there and 3 here"),
+        ({"references": "gradient_norm"}, "references.*blank_out.*gradient_norm"),
+        ({"limit": 2}, "6 texts.*2"),
+        ({"seed": 3}, "seed.*0.*3"),
     ):
-        with pytest.raises(OptionError, match=f"is of another evaluation: {message}"):
+        with pytest.raises(OptionError, match=f"another evaluation.*{message}"):
             evaluate_stored(made, classifier, store=path, **options, **FEW)
 
 
@@ -294,13 +295,13 @@ def test_a_limit_takes_the_first_texts(made):
 
 
 def test_another_model_is_refused_with_what_differs(classifier, decoder, made):
-    with pytest.raises(OptionError, match="that one is for classification, and this one for causa"):
+    with pytest.raises(OptionError, match=r"classification.*causal-lm"):
         evaluate_stored(made, decoder, **FEW)
     model = sharpen(type(classifier.model)(classifier.model.config), 0.3)
     other = Explainer(model, classifier.tokenizer)
-    with pytest.raises(OptionError, match=r"weights.*fingerprint is \w{32} there and \w{32} here"):
+    with pytest.raises(OptionError, match=r"fingerprint.*\w{32}.*\w{32}"):
         evaluate_stored(made, other, **FEW)
-    with pytest.raises(OptionError, match="give it as explainer, or leave references out"):
+    with pytest.raises(OptionError, match=r"explainer.*references"):
         evaluate_stored(made, **FEW)
 
 
@@ -308,7 +309,7 @@ def test_an_encoder_has_statistics_and_no_references(tmp_path):
     model = sharpen(transformers.BertModel(transformers.BertConfig(**SIZES)))
     encoder = Explainer(model, wordpiece_tokenizer(VOCABULARY))
     out = store(encoder, tmp_path / "out", method="raw")
-    with pytest.raises(OptionError, match="a model for encoder, which gives no answer"):
+    with pytest.raises(OptionError, match="encoder"):
         evaluate_stored(out, encoder, **FEW)
     assert evaluate_stored(out, references=None, **FEW).count == len(GOOD)
 
@@ -320,7 +321,7 @@ def test_the_command_does_without_references_where_a_model_gives_no_answer(tmp_p
     assert run(tmp_path, "--json") == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["references"] == []
-    assert "a model for encoder, which gives no answer" in captured.err
+    assert "encoder" in captured.err
     assert run(tmp_path, "--references", "gradient_norm") == 1
 
 
@@ -329,16 +330,16 @@ def test_damaged_and_missing_files_are_named(made, tmp_path):
     shutil.copytree(made, out)
     part = out / "data" / "part-00001.parquet"
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"part-00001\.parquet is missing, damaged or was changed"):
+    with pytest.raises(DataError, match=r"part-00001\.parquet"):
         evaluate_stored(out, references=None, **FEW)
     part.unlink()
-    with pytest.raises(DataError, match=r"part-00001\.parquet is missing"):
+    with pytest.raises(DataError, match=r"part-00001\.parquet.*missing"):
         evaluate_stored(out, references=None, **FEW)
     manifest = out / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"flow"', '"raw"'))
-    with pytest.raises(DataError, match="was edited"):
+    with pytest.raises(DataError, match="edited"):
         evaluate_stored(out, references=None, **FEW)
-    with pytest.raises(OptionError, match=r"has no manifest\.json"):
+    with pytest.raises(OptionError, match=r"manifest\.json"):
         evaluate_stored(tmp_path, references=None, **FEW)
 
 
@@ -349,7 +350,7 @@ def test_texts_that_the_tokenizer_reads_otherwise_are_reported(classifier, made,
     )
     found = evaluate_stored(made, classifier, workers=1, **FEW)
     assert [item.number for item in found.skipped] == [0, 2, 5]
-    assert "not those that the model's tokenizer finds" in found.skipped[0].reason
+    assert "tokenizer" in found.skipped[0].reason
     row = value(found, "scores", "correlation", "blank_out", True)
     assert row["count"] + row["undefined"] == len(GOOD)
     assert np.isnan(found.agreement[0]).all()
@@ -358,22 +359,22 @@ def test_texts_that_the_tokenizer_reads_otherwise_are_reported(classifier, made,
 
 def test_nothing_stored_is_an_error(classifier, tmp_path):
     out = store(classifier, tmp_path / "out", [""])
-    with pytest.raises(TextError, match="has no row that was explained"):
+    with pytest.raises(TextError, match="row"):
         evaluate_stored(out, references=None)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"references": "gradient"}, "references has 'gradient'"),
-        ({"references": None, "replacement": "unk"}, "there are no references"),
-        ({"references": None, "engine": "ray"}, "there is no model to run"),
+        ({"references": "gradient"}, "references.*'gradient'"),
+        ({"references": None, "replacement": "unk"}, "references"),
+        ({"references": None, "engine": "ray"}, "model"),
         ({"references": None, "engine": "cloud"}, "engine"),
-        ({"references": None, "limit": 0}, "limit is 0"),
-        ({"references": None, "baselines": "luck"}, "baselines has 'luck'"),
-        ({"references": None, "samples": 0}, "samples is 0"),
-        ({"references": None, "workers": 0}, "workers is 0"),
-        ({"references": None, "address": "auto"}, "address is 'auto', which is for engine='ray'"),
+        ({"references": None, "limit": 0}, "limit.*0"),
+        ({"references": None, "baselines": "luck"}, "baselines.*'luck'"),
+        ({"references": None, "samples": 0}, "samples.*0"),
+        ({"references": None, "workers": 0}, "workers.*0"),
+        ({"references": None, "address": "auto"}, "address.*'auto'.*engine.*'ray'"),
     ],
 )
 def test_wrong_options_are_named(made, options, message):
@@ -415,19 +416,19 @@ def test_the_command_prints_tables_and_saves_files(command, tmp_path, capsys):
     assert run(command, "--store", tmp_path / "refs.jsonl", *options) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert "6 texts, rollout of tokens in the last layer" in lines[0]
-    assert "Spearman's rank correlation with blank out" in lines
+    assert re.search("6 texts.*rollout.*last layer", lines[0])
+    assert any("blank out" in line for line in lines)
     assert "What scores highest on average" in lines
     assert any(line.startswith("special share") for line in lines)
     assert not any(line.startswith("saturation") for line in lines)
-    assert any(line.startswith("1 text of the source") for line in lines)
+    assert any(line.startswith("1 text ") for line in lines)
     assert json.loads((tmp_path / "all.json").read_text())["count"] == 6
     header, *rows = (tmp_path / "means.csv").read_text().splitlines()
     assert header == "what,measure,with,special_tokens,mean,std,low,high,count,undefined"
     assert len(rows) == 5 + 5 * 2 + 4 * 2
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     assert run(command, "--store", tmp_path / "refs.jsonl") == 0
-    assert "6 of 6 texts are in" in capsys.readouterr().err
+    assert "6 of 6 texts" in capsys.readouterr().err
 
 
 def test_without_a_model_the_command_says_what_needs_none(command, tmp_path, capsys):
@@ -436,8 +437,7 @@ def test_without_a_model_the_command_says_what_needs_none(command, tmp_path, cap
     try:
         assert run(command) == 1
         said = capsys.readouterr().err
-        assert "cannot be loaded" in said
-        assert "with --model, or do without it: --references none" in said
+        assert re.search("--model.*--references none", said)
         assert run(command, "--references", "none") == 0
         out = capsys.readouterr().out
         assert "How the scores are spread" in out
@@ -451,15 +451,15 @@ def test_without_a_model_the_command_says_what_needs_none(command, tmp_path, cap
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--layers", "1"], "--layers makes no difference to the scores that are stored"),
-        (["--label-column", "x"], "--label-column makes no difference"),
-        (["--receptive-field", "both"], "--receptive-field makes no difference"),
-        (["--faithfulness"], "--faithfulness makes no difference"),
-        (["--references", "none", "--model", "x"], "needs no model; leave --model out"),
-        (["--references", "none,blank_out"], "references has 'none'"),
-        (["--model", "./none"], "./none does not exist"),
+        (["--layers", "1"], "--layers"),
+        (["--label-column", "x"], "--label-column"),
+        (["--receptive-field", "both"], "--receptive-field"),
+        (["--faithfulness"], "--faithfulness"),
+        (["--references", "none", "--model", "x"], "--model"),
+        (["--references", "none,blank_out"], "references.*'none'"),
+        (["--model", "./none"], r"\./none"),
     ],
 )
 def test_the_command_names_wrong_options(command, capsys, options, message):
     assert run(command, *options) == 1
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)

@@ -425,14 +425,14 @@ def test_many_texts_may_have_targets_of_their_own(masked):
         alone = blank_out(masked, text, target=target)
         np.testing.assert_allclose(one, alone, atol=1e-6)
     for target, message in (
-        ([["keys"], "a", "is"], "target must be"),
-        (["keys"], "target lists 1 classes or tokens for 3 inputs; expected one for each"),
-        ("keys key", "target is 'keys key', which is 2 tokens"),
-        (99, "target is 99, but there are 21 classes"),
+        ([["keys"], "a", "is"], "target"),
+        (["keys"], "target.*1.*3 inputs"),
+        ("keys key", "target.*'keys key'.*2 tokens"),
+        (99, "target.*99.*21"),
     ):
         with pytest.raises(attnflow.OptionError, match=message):
             blank_out(masked, texts, target=target)
-    with pytest.raises(attnflow.OptionError, match="but there is one input"):
+    with pytest.raises(attnflow.OptionError, match="one input"):
         blank_out(masked, texts[0], target=["keys"])
 
 
@@ -479,7 +479,7 @@ def test_a_token_that_is_the_replacement_already_does_not_matter(classifier):
 )
 def test_the_replacement_can_be_chosen(classifier, replacement, fill):
     if fill is None:
-        with pytest.raises(attnflow.OptionError, match="with which texts are padded"):
+        with pytest.raises(attnflow.OptionError, match="padded"):
             blank_out(classifier, TEXT, replacement=replacement)
         return
     expected = blank_out_loop(classifier, TEXT, fill=IDS[fill])
@@ -492,9 +492,7 @@ def test_without_unk_masks_replace_and_without_either_one_must_choose(classifier
     expected = blank_out_loop(classifier, TEXT, fill=IDS["[MASK]"])
     np.testing.assert_allclose(blank_out(masks, TEXT), expected, atol=1e-6)
     neither = Explainer(decoder.model, decoder_tokenizer(unk_token=None))
-    with pytest.raises(
-        attnflow.OptionError, match="has neither an UNK nor a MASK token; expected a token of its"
-    ):
+    with pytest.raises(attnflow.OptionError, match=r"UNK.*MASK"):
         blank_out(neither, TEXT)
     expected = blank_out_loop(decoder, TEXT, fill=IDS["a"])
     np.testing.assert_allclose(blank_out(neither, TEXT, replacement="a"), expected, atol=1e-6)
@@ -553,9 +551,9 @@ def test_patches_are_painted_over_one_by_one(seeing):
 
 def test_what_is_not_for_images_is_refused(seeing):
     for options, message in (
-        ({"replacement": "mask"}, "replacement is 'mask', but the model takes images"),
-        ({"position": "last"}, "position is 'last'; expected an index, auto, cls"),
-        ({"target": 3}, "target is 3, but there are 3 classes"),
+        ({"replacement": "mask"}, "replacement.*'mask'.*images"),
+        ({"position": "last"}, "position.*'last'.*auto.*cls"),
+        ({"target": 3}, "target.*3"),
     ):
         with pytest.raises(attnflow.OptionError, match=message):
             blank_out(seeing, photo(), **options)
@@ -663,7 +661,7 @@ def test_a_forward_pass_that_turns_gradients_off_is_an_error(one_word):
             return inner(input_ids)
 
     one_word.model.forward = forward
-    with pytest.raises(attnflow.ModelError, match="no gradient reaches the embeddings of OneWord"):
+    with pytest.raises(attnflow.ModelError, match=r"gradient.*OneWord"):
         input_gradient(one_word, TEXT)
 
 
@@ -704,24 +702,24 @@ def test_long_texts_run_in_smaller_batches(classifier, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reference": "shapley"}, "reference is 'shapley'; expected blank_out, input_gradient"),
+        ({"reference": "shapley"}, "reference.*'shapley'.*blank_out.*input_gradient"),
         (
             {"reference": "input_gradient", "replacement": "unk"},
-            "replacement is 'unk', but reference='input_gradient' replaces nothing",
+            "replacement.*'unk'.*reference.*'input_gradient'",
         ),
-        ({"replacement": "unheard"}, "replacement is 'unheard', which is a token that the tokeni"),
-        ({"replacement": "the keys"}, "replacement is 'the keys', which is 2 tokens"),
-        ({"replacement": 21}, "replacement is 21, token 21, but the model knows 21 tokens"),
-        ({"replacement": -1}, "expected an id from 0 to 20"),
-        ({"replacement": True}, "replacement is True; expected 'auto', 'unk', 'mask', a token"),
-        ({"replacement": 1.5}, "replacement is 1.5; expected"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number of 1 or more"),
-        ({"batch_size": True}, "batch_size is True"),
-        ({"position": "first"}, "position is 'first'; expected an index, auto, cls, mask, last"),
-        ({"position": 30}, "position is 30, but there are 9 tokens"),
-        ({"target": "fine"}, "target is 'fine'; expected one of bad, good, or an index"),
-        ({"target": 2}, "target is 2, but there are 2 classes"),
-        ({"truncate": "yes"}, "truncate is 'yes'; expected True or False"),
+        ({"replacement": "unheard"}, "replacement.*'unheard'"),
+        ({"replacement": "the keys"}, "replacement.*'the keys'.*2 tokens"),
+        ({"replacement": 21}, "replacement.*21.*21 tokens"),
+        ({"replacement": -1}, "replacement.*0.*20"),
+        ({"replacement": True}, "replacement.*True.*'auto'.*'unk'.*'mask'"),
+        ({"replacement": 1.5}, "replacement.*1.5"),
+        ({"batch_size": 0}, "batch_size.*0"),
+        ({"batch_size": True}, "batch_size.*True"),
+        ({"position": "first"}, "position.*'first'.*auto.*cls.*mask.*last"),
+        ({"position": 30}, "position.*30"),
+        ({"target": "fine"}, "target.*'fine'.*bad.*good"),
+        ({"target": 2}, "target.*2"),
+        ({"truncate": "yes"}, "truncate.*'yes'"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_expected(classifier, options, message):
@@ -732,11 +730,11 @@ def test_a_wrong_option_is_named_with_what_is_expected(classifier, options, mess
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the text is empty"),
-        ([], "inputs is an empty list"),
-        (7, "inputs is int; expected a string or a list of strings"),
-        (["a film", None], "the text is NoneType"),
-        ("the " * 40, "the text has 42 tokens and the model takes 32"),
+        ("", "text.*empty"),
+        ([], "inputs.*empty"),
+        (7, r"inputs.*\bint\b"),
+        (["a film", None], "text.*NoneType"),
+        ("the " * 40, "42 tokens.*32"),
     ],
 )
 def test_a_text_that_cannot_be_measured_says_why(classifier, text, message):
@@ -751,24 +749,24 @@ def test_a_long_text_is_cut_only_when_told_to(classifier):
 def test_models_without_a_probability_are_refused(classifier):
     tokenizer = encoder_tokenizer()
     encoder = transformers.BertModel(transformers.BertConfig(**SIZES))
-    with pytest.raises(attnflow.ModelError, match="BertModel has no head and predicts nothing"):
+    with pytest.raises(attnflow.ModelError, match=r"BertModel.*head"):
         blank_out(Explainer(encoder, tokenizer), TEXT)
     kind = transformers.BertForSequenceClassification
     regression = kind(transformers.BertConfig(**SIZES, num_labels=1))
-    with pytest.raises(attnflow.ModelError, match="single output, which is no class"):
+    with pytest.raises(attnflow.ModelError, match="single output"):
         input_gradient(Explainer(regression, tokenizer), TEXT)
     listening = build_pair("T5")
     listening.task = "speech-to-text"
-    with pytest.raises(attnflow.ModelError, match="reads sound, of which no part can be replaced"):
+    with pytest.raises(attnflow.ModelError, match="sound"):
         blank_out(listening, TEXT)
-    with pytest.raises(attnflow.OptionError, match=r"explainer is Bert.*expected an attnflow\.Ex"):
+    with pytest.raises(attnflow.OptionError, match=r"explainer.*Bert.*Explainer"):
         blank_out(encoder, TEXT)
 
 
 def test_logits_that_are_no_numbers_are_an_error(one_word):
     with torch.no_grad():
         one_word.model.head.bias[0] = torch.nan
-    with pytest.raises(attnflow.ModelError, match="logits that are not a number"):
+    with pytest.raises(attnflow.ModelError, match="logits"):
         blank_out(one_word, TEXT)
 
 

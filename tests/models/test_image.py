@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 import subprocess
 import sys
 
@@ -108,7 +109,7 @@ def test_a_model_without_a_classifier_predicts_nothing(models):
 def test_an_answer_that_two_tokens_share_is_noted(models):
     model = models["DeiTForImageClassificationWithTeacher"]
     options = {"method": "raw", "drop_sink": True}
-    assert "is the mean of two" in explain(model, photo(), **options).notes[0]
+    assert re.search("mean of two", explain(model, photo(), **options).notes[0])
     other = explain(model, photo(), position="[DIST]", **options)
     assert other.position == 1
     assert other.notes == ()
@@ -173,7 +174,7 @@ def test_a_sink_is_named_and_can_be_left_out():
                 module.weight[:, 0] = 4
     explanation = explain(model, photo(), method="raw")
     assert explanation.scores[7] > 0.5
-    assert "Token 7, '1,2', takes" in explanation.notes[0]
+    assert "Token 7, '1,2'" in explanation.notes[0]
     without = explain(model, photo(), method="raw", drop_sink=True)
     assert without.notes == ()
     assert "1,2" not in without.tokens
@@ -188,7 +189,7 @@ def test_saturated_flow_comes_with_a_warning_in_words():
     config = transformers.ViTConfig(**{**SIZES, "num_hidden_layers": 8})
     explanation = explain(transformers.ViTModel(config).eval(), photo())
     assert explanation.saturation == 1
-    assert "Flow is saturated for 100% of the tokens in layer 8" in explanation.notes[0]
+    assert re.search("saturated.*100%.*layer 8", explanation.notes[0])
 
 
 # Images.
@@ -365,15 +366,15 @@ def test_one_image_is_told_from_many():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([], "inputs is an empty list; expected an image or a list of images"),
-        (7, "inputs is int; expected a Pillow image, a uint8 array"),
-        ({"image": 1}, "inputs is dict; expected a Pillow image"),
-        ([None], r"inputs\[0\] is NoneType; expected a Pillow image"),
-        (photo()[..., 0], r"inputs has shape \(40, 60\); expected \(height, width, 3\)"),
-        (photo()[None], r"inputs has shape \(1, 40, 60, 3\); expected \(height, width, 3\)"),
-        (photo()[:0], r"inputs has shape \(0, 60, 3\); expected"),
-        ([photo(), photo() / 255], r"inputs\[1\] has dtype float64; expected uint8"),
-        ("no-such.png", "inputs is 'no-such.png', and there is no such file"),
+        ([], "inputs.*empty"),
+        (7, r"inputs.*\bint\b"),
+        ({"image": 1}, r"inputs.*\bdict\b"),
+        ([None], r"inputs\[0\].*NoneType"),
+        (photo()[..., 0], r"inputs.*\(40, 60\).*\(height, width, 3\)"),
+        (photo()[None], r"inputs.*\(1, 40, 60, 3\).*\(height, width, 3\)"),
+        (photo()[:0], r"inputs.*\(0, 60, 3\)"),
+        ([photo(), photo() / 255], r"inputs\[1\].*float64.*uint8"),
+        ("no-such.png", "inputs.*'no-such.png'"),
     ],
 )
 def test_what_is_no_image_is_named(inputs, message):
@@ -384,12 +385,12 @@ def test_what_is_no_image_is_named(inputs, message):
 def test_a_file_that_is_no_image_is_named(models, tmp_path):
     path = tmp_path / "photo.png"
     path.write_text("no image")
-    with pytest.raises(attnflow.OptionError, match=r"photo\.png cannot be read as an image"):
+    with pytest.raises(attnflow.OptionError, match=r"photo\.png"):
         explain(models["ViTModel"], path)
     whole = io.BytesIO()
     Image.fromarray(photo()).save(whole, "png")
     path.write_bytes(whole.getvalue()[:200])
-    with pytest.raises(attnflow.OptionError, match=r"photo\.png cannot be read as an image"):
+    with pytest.raises(attnflow.OptionError, match=r"photo\.png"):
         explain(models["ViTModel"], path)
 
 
@@ -408,11 +409,9 @@ def test_without_pillow_an_array_is_read_and_a_file_says_what_to_install(tmp_pat
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout.split("\n")[:3] == [
-        "False",
-        "reading an image file needs Pillow; run: pip install pillow",
-        "False",
-    ]
+    before, message, after = result.stdout.split("\n")[:3]
+    assert (before, after) == ("False", "False")
+    assert "pip install pillow" in message
 
 
 # Models that cannot be explained, and options that are not valid.
@@ -436,7 +435,7 @@ def test_models_that_attend_within_windows_or_stages_are_refused():
     for model in (swin, staged):
         with pytest.raises(
             attnflow.ModelError,
-            match=f"{type(model).__name__} attends within windows or changes its grid .* as ViT",
+            match=f"{type(model).__name__}.*ViT",
         ):
             explain(model, photo())
 
@@ -446,7 +445,7 @@ def test_a_model_without_cls_asks_for_a_position():
     model = transformers.SiglipVisionModel(config).eval()
     with pytest.raises(
         attnflow.OptionError,
-        match=r"SiglipVisionModel has no CLS token .* 0 to 15, or a patch from",
+        match=r"SiglipVisionModel.*CLS.*0.*15.*patch",
     ):
         explain(model, photo())
     assert vision.token_layout(model).special == ()
@@ -455,35 +454,35 @@ def test_a_model_without_cls_asks_for_a_position():
 def test_a_model_that_drops_patches_is_refused():
     torch.manual_seed(0)
     model = transformers.ViTMAEModel(transformers.ViTMAEConfig(**SIZES)).eval()
-    with pytest.raises(attnflow.ModelError, match="attends over 5 tokens, but 4 x 4 patches"):
+    with pytest.raises(attnflow.ModelError, match=r"5 tokens.*4 x 4 patches"):
         explain(model, photo())
 
 
 def test_a_model_that_cannot_take_an_images_size_says_which_it_takes():
     config = transformers.CLIPConfig(vision_config=SIZES, text_config={"hidden_size": 16})
     model = transformers.CLIPForImageClassification(config).eval()
-    with pytest.raises(attnflow.ModelError, match="takes images of 32 x 32 pixels only, and its"):
+    with pytest.raises(attnflow.ModelError, match="32 x 32"):
         explain(model, photo(), processor(size={"height": 32, "width": 48}))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "attention"}, "method is 'attention'; expected raw, rollout, flow"),
-        ({"edges": "weights"}, "edges is 'weights'; expected attention, gradient"),
-        ({"layer": 4}, "layer is 4, but there are 3 layers: expected 1 to 3"),
-        ({"position": "mask"}, r"position is 'mask'; expected an index, auto, cls, \[CLS\], or a"),
-        ({"position": "4,0"}, "position is '4,0'; expected .* a patch from '0,0' to '3,3'"),
-        ({"position": 17}, "position is 17, but there are 17 tokens"),
-        ({"target": "fish"}, "target is 'fish'; expected one of cat, dog, bird, or an index"),
-        ({"target": 3}, "target is 3, but there are 3 classes"),
+        ({"method": "attention"}, "method.*'attention'.*raw.*rollout.*flow"),
+        ({"edges": "weights"}, "edges.*'weights'.*attention.*gradient"),
+        ({"layer": 4}, "layer.*4.*1.*3"),
+        ({"position": "mask"}, r"position.*'mask'.*auto.*cls.*\[CLS\]"),
+        ({"position": "4,0"}, "position.*'4,0'.*'0,0'.*'3,3'"),
+        ({"position": 17}, "position.*17"),
+        ({"target": "fish"}, "target.*'fish'.*cat.*dog.*bird"),
+        ({"target": 3}, "target.*3"),
         ({"heads": "median"}, "heads"),
         ({"heads": 2}, "heads"),
         ({"residual": -1}, "residual"),
-        ({"receptive_field": "on"}, "receptive_field is 'on'; expected 'auto', True or False"),
-        ({"special_tokens": 1}, "special_tokens is 1; expected True or False"),
-        ({"words": True}, "words=True is for texts, and this model takes images"),
-        ({"truncate": True}, "truncate=True is for texts"),
+        ({"receptive_field": "on"}, "receptive_field.*'on'.*'auto'.*True.*False"),
+        ({"special_tokens": 1}, "special_tokens.*1"),
+        ({"words": True}, "words.*True.*images"),
+        ({"truncate": True}, "truncate.*True.*text"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_expected(models, options, message):
@@ -492,9 +491,9 @@ def test_a_wrong_option_is_named_with_what_is_expected(models, options, message)
 
 
 def test_a_model_without_a_classifier_has_no_target_and_no_gradient(models):
-    with pytest.raises(attnflow.OptionError, match="ViTModel has no classifier and predicts"):
+    with pytest.raises(attnflow.OptionError, match=r"ViTModel.*classifier"):
         explain(models["ViTModel"], photo(), target=0)
-    with pytest.raises(attnflow.OptionError, match="needs a prediction to differentiate"):
+    with pytest.raises(attnflow.OptionError, match="prediction"):
         explain(models["ViTModel"], photo(), edges="gradient")
 
 
@@ -502,15 +501,15 @@ def test_a_label_that_several_classes_have_is_asked_for_by_index():
     labels = {i: f"kind {i}" for i in range(30)} | {4: "crane", 9: "crane"}
     config = transformers.ViTConfig(**SIZES, id2label=labels)
     model = transformers.ViTForImageClassification(config).eval()
-    with pytest.raises(attnflow.OptionError, match="as 2 classes are called; give the index: 4, 9"):
+    with pytest.raises(attnflow.OptionError, match=r"2 classes.*4, 9"):
         explain(model, photo(), target="crane")
-    with pytest.raises(attnflow.OptionError, match="expected one of crane, another of the model's"):
+    with pytest.raises(attnflow.OptionError, match="crane"):
         explain(model, photo(), target="cranes")
     assert explain(model, photo(), method="raw", target=9).target == "crane"
 
 
 def test_what_is_no_image_processor_is_refused(models):
-    with pytest.raises(attnflow.ModelError, match="processor is NoneType; expected the model's"):
+    with pytest.raises(attnflow.ModelError, match=r"processor.*NoneType"):
         next(vision.explain_each(models["ViTModel"], None, [photo()]))
 
 
@@ -576,15 +575,15 @@ def test_a_text_model_is_no_vision_model():
 
 def test_a_model_is_not_loaded_for_what_it_cannot_do():
     config = transformers.ViTConfig(architectures=["ViTModel"])
-    with pytest.raises(attnflow.OptionError, match="a ViTModel without a classifier"):
+    with pytest.raises(attnflow.OptionError, match=r"ViTModel.*classifier"):
         vision.model_class(config, "image-classification")
-    with pytest.raises(attnflow.OptionError, match="'masked-lm', but ViTModel is a vision model"):
+    with pytest.raises(attnflow.OptionError, match=r"'masked-lm'.*ViTModel"):
         vision.model_class(config, "masked-lm")
 
 
 def test_a_processor_that_cuts_while_it_resizes_is_refused(models):
     prepare = transformers.ConvNextImageProcessorPil(size={"shortest_edge": 32}, crop_pct=0.5)
-    with pytest.raises(attnflow.ModelError, match="cuts off part of an image while it resizes it"):
+    with pytest.raises(attnflow.ModelError, match=r"image.*resizes"):
         explain(models["ViTModel"], photo(), prepare)
 
 
@@ -595,7 +594,7 @@ def test_a_processor_that_needs_torchvision_says_so():
         def __call__(self, **options):
             raise ImportError("it requires the Torchvision library but it was not found")
 
-    with pytest.raises(attnflow.MissingExtraError, match="run: pip install torchvision"):
+    with pytest.raises(attnflow.MissingExtraError, match="pip install torchvision"):
         explain(make("ViTModel"), photo(), Needs())
 
 
@@ -628,11 +627,11 @@ def test_an_explanation_of_an_image_can_be_shown(models, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"grid": (4,)}, r"grid must be two integers, got \(4,\)"),
-        ({"grid": (0, 4)}, r"grid is \(0, 4\); expected two integers of 1 or more"),
-        ({"grid": "4x4"}, "grid must be a list of two integers"),
-        ({"grid": (4, 3)}, r"tokens\[4\] is '0,3', given before or no patch of the grid \(4, 3\)"),
-        ({"tokens": ["0,0"] * 17}, r"tokens\[2\] is '0,0', given before or no patch"),
+        ({"grid": (4,)}, r"grid.*\(4,\)"),
+        ({"grid": (0, 4)}, r"grid.*\(0, 4\)"),
+        ({"grid": "4x4"}, "grid"),
+        ({"grid": (4, 3)}, r"tokens\[4\].*'0,3'.*\(4, 3\)"),
+        ({"tokens": ["0,0"] * 17}, r"tokens\[2\].*'0,0'"),
     ],
 )
 def test_a_grid_that_the_tokens_do_not_fit_is_named(models, changes, message):
@@ -643,28 +642,24 @@ def test_a_grid_that_the_tokens_do_not_fit_is_named(models, changes, message):
 
 def test_maps_are_for_images_and_words_for_texts(models):
     explanation = explain(models["ViTModel"], photo(), method="raw")
-    with pytest.raises(
-        attnflow.OptionError, match="the explanation of an image, which has patches"
-    ):
+    with pytest.raises(attnflow.OptionError, match=r"image.*patches"):
         explanation.words()
     text = Explanation.from_dict({**explanation.to_dict(), "grid": None})
-    with pytest.raises(attnflow.OptionError, match="this is the explanation of a text"):
+    with pytest.raises(attnflow.OptionError, match="text"):
         text.map()
     for size, message in [
-        ((3,), r"size must be two integers, got \(3,\)"),
-        ((3, 0), r"size is \(3, 0\); expected two integers of 1 or more"),
-        ("large", r"size is 'large'; expected \(height, width\), 'image' or None"),
+        ((3,), r"size.*\(3,\)"),
+        ((3, 0), r"size.*\(3, 0\)"),
+        ("large", r"size.*'large'.*\(height, width\).*'image'.*None"),
     ]:
         with pytest.raises(attnflow.OptionError, match=message):
             explanation.map(size)
-    with pytest.raises(
-        attnflow.OptionError, match="interpolation is 'cubic'; expected bilinear or"
-    ):
+    with pytest.raises(attnflow.OptionError, match=r"interpolation.*'cubic'.*bilinear"):
         explanation.map((4, 4), interpolation="cubic")
     for options, message in [
-        ({}, "the image's size is not known; give it"),
-        ({"image_size": [4, 4], "area": [0, 0, 0, 1]}, "the option area is"),
-        ({"image_size": [4, 4], "area": [0, 0, 1]}, "the option area is"),
+        ({}, "size"),
+        ({"image_size": [4, 4], "area": [0, 0, 0, 1]}, "area"),
+        ({"image_size": [4, 4], "area": [0, 0, 1]}, "area"),
     ]:
         other = Explanation.from_dict({**explanation.to_dict(), "options": options})
         with pytest.raises(attnflow.OptionError, match=message):

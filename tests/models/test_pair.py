@@ -439,16 +439,16 @@ def test_a_sink_with_most_of_the_scores_is_named():
     explainer = Explainer(model, tokenizer())
     explanation = explainer.explain(("the house", "das"), method="rollout")
     assert explanation.scores[2] > 0.5 * explanation.scores.sum()
-    assert explanation.notes[0].startswith("Token 2, '</s>', takes")
+    assert explanation.notes[0].startswith("Token 2, '</s>'")
     left = explainer.explain(("the house", "das"), method="rollout", drop_sink=True)
     assert left.tokens == ("the", "house", "das")
 
 
 def test_a_target_longer_than_the_model_takes_is_an_error():
     explainer = Explainer(bart().eval(), tokenizer())
-    with pytest.raises(attnflow.TextError, match=r"target so far has 41 tokens.*takes 32"):
+    with pytest.raises(attnflow.TextError, match=r"target.*41 tokens.*32"):
         explainer.explain(("a cat", "eine " * 40))
-    with pytest.raises(attnflow.TextError, match="starts with 1 tokens and 40 more are asked for"):
+    with pytest.raises(attnflow.TextError, match=r"1 token.*40"):
         explainer.generate("a cat", max_new_tokens=40)
 
 
@@ -456,7 +456,7 @@ def test_a_source_longer_than_the_model_takes_is_an_error_if_only_the_model_says
     unlimited = tokenizer()
     unlimited.model_max_length = 10**30
     explainer = Explainer(bart().eval(), unlimited)
-    with pytest.raises(attnflow.TextError, match="has 41 tokens and the model takes 32"):
+    with pytest.raises(attnflow.TextError, match=r"41 tokens.*32"):
         explainer.explain("the " * 40)
     assert len(explainer.explain("the " * 40, method="raw", truncate=True).tokens) == 33
 
@@ -478,25 +478,35 @@ def test_a_model_in_train_mode_writes_without_dropout_and_is_left_in_it(explaine
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "message"),
     [
-        ("", {}, attnflow.TextError, "the source text is empty"),
-        ([], {}, attnflow.TextError, "inputs is an empty list"),
-        (("a", 1), {}, attnflow.TextError, "expected a source text, or a tuple of a source"),
-        ("the " * 20, {}, attnflow.TextError, "has 21 tokens and the model takes 16"),
-        ("a cat", {"layer": 4}, attnflow.OptionError, "layer is 4, but there are 3 layers"),
-        ("a cat", {"position": 1}, attnflow.OptionError, "there are 1 target positions"),
-        ("a cat", {"position": "cls"}, attnflow.OptionError, "expected an index, auto or last"),
-        ("a cat", {"edges": "gradients"}, attnflow.OptionError, "expected attention, gradient, ef"),
-        ("a cat", {"drop_sink": "yes"}, attnflow.OptionError, "drop_sink is 'yes'; expected True"),
-        ("a cat", {"edges": "value_norm", "residual": 0.2}, attnflow.OptionError, "measures the"),
+        ("", {}, attnflow.TextError, "source.*empty"),
+        ([], {}, attnflow.TextError, "inputs.*empty"),
+        (("a", 1), {}, attnflow.TextError, "tuple"),
+        ("the " * 20, {}, attnflow.TextError, "21 tokens.*16"),
+        ("a cat", {"layer": 4}, attnflow.OptionError, "layer.*4"),
+        ("a cat", {"position": 1}, attnflow.OptionError, "position.*1"),
+        ("a cat", {"position": "cls"}, attnflow.OptionError, "position.*'cls'.*auto.*last"),
+        (
+            "a cat",
+            {"edges": "gradients"},
+            attnflow.OptionError,
+            "edges.*'gradients'.*attention.*gradient.*effective",
+        ),
+        ("a cat", {"drop_sink": "yes"}, attnflow.OptionError, "drop_sink.*'yes'.*True"),
+        (
+            "a cat",
+            {"edges": "value_norm", "residual": 0.2},
+            attnflow.OptionError,
+            r"residual.*0\.2.*value_norm",
+        ),
         (
             "a cat",
             {"edges": "gradient", "heads": 1},
             attnflow.OptionError,
-            "is the mean over heads",
+            "heads.*1.*gradient|gradient.*heads",
         ),
-        ("a cat", {"target": 15}, attnflow.OptionError, "there are 15 tokens of the vocabulary"),
-        ("a cat", {"target": "das haus"}, attnflow.OptionError, "which is 2 tokens"),
-        ("a cat", {"method": "flows"}, attnflow.OptionError, "expected raw, rollout, flow"),
+        ("a cat", {"target": 15}, attnflow.OptionError, "target.*15"),
+        ("a cat", {"target": "das haus"}, attnflow.OptionError, "'das haus'.*2 tokens"),
+        ("a cat", {"method": "flows"}, attnflow.OptionError, "method.*'flows'.*raw.*rollout.*flow"),
     ],
 )
 def test_what_cannot_be_explained_says_why(explainer, inputs, options, error, message):
@@ -506,7 +516,7 @@ def test_what_cannot_be_explained_says_why(explainer, inputs, options, error, me
 
 def test_a_model_that_writes_no_text_is_refused():
     config = bart().config
-    with pytest.raises(attnflow.ModelError, match="without a head that writes text"):
+    with pytest.raises(attnflow.ModelError, match="head"):
         Explainer(transformers.BartModel(config), tokenizer())
     images = transformers.VisionEncoderDecoderConfig(
         encoder={
@@ -518,7 +528,7 @@ def test_a_model_that_writes_no_text_is_refused():
         decoder={"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9},
     )
     assert images.is_encoder_decoder
-    with pytest.raises(attnflow.ModelError, match="reads pixel_values, neither text nor sound"):
+    with pytest.raises(attnflow.ModelError, match="pixel_values"):
         Explainer(transformers.VisionEncoderDecoderModel(images), tokenizer())
 
 
@@ -526,11 +536,9 @@ def test_an_encoder_decoder_is_loaded_for_what_it_can_do(tmp_path):
     model = transformers.BartForSequenceClassification(bart().config)
     model.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(attnflow.ModelError, match="is a BartForSequenceClassification; of encoder"):
+    with pytest.raises(attnflow.ModelError, match="BartForSequenceClassification"):
         Explainer.from_pretrained(tmp_path)
-    with pytest.raises(
-        attnflow.OptionError, match="task is 'causal-lm', but bart is an encoder-de"
-    ):
+    with pytest.raises(attnflow.OptionError, match=r"task.*'causal-lm'.*encoder-decoder"):
         Explainer.from_pretrained(tmp_path, task="causal-lm")
 
 

@@ -273,7 +273,7 @@ def test_words_are_those_of_the_text_and_stretches_stay(explainer):
 
 def test_the_silence_that_was_added_is_a_sink_like_any_other(explainer):
     quiet = explainer.explain(noise(0.1), method="rollout")
-    assert quiet.notes[0].startswith("Token 1, '[silence 0.10-1.00 s]', takes")
+    assert quiet.notes[0].startswith("Token 1, '[silence 0.10-1.00 s]'")
     left = explainer.explain(noise(0.1), method="rollout", drop_sink=True)
     assert left.tokens == ("0.00-0.10 s", "<|notimestamps|>")
     assert "'<|startoftranscript|>'" in left.notes[-1]
@@ -307,9 +307,7 @@ def test_a_language_that_is_given_is_taken(explainer):
     tokens = Explainer(model, processor()).explain(noise(0.4), method="rollout").tokens[5:]
     assert tokens == ("<|startoftranscript|>", "<|zh|>", "<|transcribe|>", "<|notimestamps|>")
     model.generation_config.language = "klingon"
-    with pytest.raises(
-        attnflow.ModelError, match="language is 'klingon', which the model does not"
-    ):
+    with pytest.raises(attnflow.ModelError, match=r"language.*'klingon'"):
         Explainer(model, processor()).explain(noise(0.4))
 
 
@@ -374,20 +372,20 @@ def test_a_sound_may_come_as_array_tensor_mapping_or_file(explainer, tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (np.zeros(0), "the sound is empty"),
-        (np.zeros((2, 100)), r"of shape \(2, 100\); expected one channel"),
-        (np.zeros(100, dtype=np.int16), "of type int16; expected floats from -1 to 1"),
-        (np.array([0.0, np.nan]), "holds NaN or infinity"),
-        (3.5, "the sound is float; expected a float array"),
-        ([0.1, 0.2], "the sound is float; expected a float array"),
-        ([], "inputs is an empty list; expected a sound"),
-        ((np.zeros(100), 3), "the input is tuple; expected a source sound"),
-        (np.zeros(RATE + 1), "has 16001 samples, 1.00 seconds, and the model hears 16000"),
-        ({"array": np.zeros(100)}, "a mapping with array; expected"),
-        ({"array": np.zeros(9), "sampling_rate": 44_100}, "44100 samples a second and the model"),
-        ("no-such.wav", "no-such.wav does not exist"),
-        (__file__, r"cannot be read as a \.wav file"),
-        ((np.zeros(100), "cat " * 40), "the model takes 24; shorten it"),
+        (np.zeros(0), "sound.*empty"),
+        (np.zeros((2, 100)), r"\(2, 100\).*channel"),
+        (np.zeros(100, dtype=np.int16), "int16"),
+        (np.array([0.0, np.nan]), "NaN"),
+        (3.5, r"sound.*\bfloat\b"),
+        ([0.1, 0.2], r"sound.*\bfloat\b"),
+        ([], "inputs.*empty"),
+        ((np.zeros(100), 3), r"\btuple\b"),
+        (np.zeros(RATE + 1), "16001 samples.*16000"),
+        ({"array": np.zeros(100)}, "array.*sampling_rate"),
+        ({"array": np.zeros(9), "sampling_rate": 44_100}, "44100"),
+        ("no-such.wav", r"no-such\.wav"),
+        (__file__, r"test_sound\.py.*\.wav"),
+        ((np.zeros(100), "cat " * 40), "24"),
     ],
 )
 def test_what_cannot_be_heard_says_why(explainer, inputs, message):
@@ -405,16 +403,16 @@ def test_a_long_sound_is_cut_only_when_told_to(explainer):
 
 
 def test_what_is_not_for_the_model_is_refused(explainer):
-    with pytest.raises(attnflow.ModelError, match="expected its processor"):
+    with pytest.raises(attnflow.ModelError, match="processor"):
         Explainer(explainer.model, tokenizer())
-    with pytest.raises(attnflow.ModelError, match="takes 100 frames of 8 numbers, and the feature"):
+    with pytest.raises(attnflow.ModelError, match=r"100 frames.*8"):
         Explainer(explainer.model, processor(seconds=2))
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     other = transformers.Speech2TextForConditionalGeneration(
         transformers.Speech2TextConfig(**sizes, **heads)
     )
-    with pytest.raises(attnflow.ModelError, match="reads sound, but not as Whisper does"):
+    with pytest.raises(attnflow.ModelError, match=r"sound.*Whisper"):
         Explainer(other, processor())
 
 
@@ -437,7 +435,7 @@ def test_a_saved_model_is_loaded_with_its_processor(saved, explainer):
     np.testing.assert_allclose(
         loaded.explain(sound).scores, explainer.explain(sound).scores, atol=1e-5
     )
-    with pytest.raises(attnflow.OptionError, match="but whisper is an encoder-decoder; expected"):
+    with pytest.raises(attnflow.OptionError, match="encoder-decoder"):
         Explainer.from_pretrained(saved, task="seq2seq-lm")
 
 
@@ -448,4 +446,4 @@ def test_the_command_explains_a_sound(saved, capsys):
     assert main([*arguments, str(saved / "sound.wav")]) == 0
     assert "[silence 0.30-1.00 s]" in capsys.readouterr().out
     assert main([*arguments, "missing.wav"]) == 1
-    assert "missing.wav does not exist" in capsys.readouterr().err
+    assert "missing.wav" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import re
 from itertools import islice
 
 import pytest
@@ -91,11 +92,11 @@ def test_a_byte_order_mark_and_dos_line_ends_are_no_part_of_the_data(tmp_path):
 
 
 NUMPRED_FAULTS = {
-    "the line is empty": b"\n",
-    "there is no tab": b"VBP the keys\n",
-    "the label is 'NN'; expected VBZ or VBP": b"NN\tthe keys\n",
-    "the text is empty": b"VBP\t  \n",
-    "byte 8 is not UTF-8 text": b"VBZ\tcaf\xe9\n",
+    "line.*empty": b"\n",
+    "tab": b"VBP the keys\n",
+    "'NN'.*VBZ.*VBP": b"NN\tthe keys\n",
+    "text.*empty": b"VBP\t  \n",
+    "byte 8.*UTF-8": b"VBZ\tcaf\xe9\n",
 }
 
 
@@ -103,35 +104,36 @@ NUMPRED_FAULTS = {
 def test_a_bad_line_is_told_with_its_number(tmp_path, reason):
     path = tmp_path / "numpred.val"
     path.write_bytes(b"VBZ\tthe key\n" + NUMPRED_FAULTS[reason] + b"VBP\tthe keys\n")
-    with pytest.raises(DataError, match=f"numpred.val, line 2: .*{reason}"):
+    with pytest.raises(DataError, match=f"numpred.val.*line 2.*{reason}"):
         list(read_agreement(path))
     faults = []
     rows = list(read_agreement(path, on_error=faults.append))
     assert [row.text for row in rows] == ["the key", "the keys"]
-    assert [(fault.line, reason in fault.reason) for fault in faults] == [(2, True)]
+    assert [fault.line for fault in faults] == [2]
+    assert re.search(reason, faults[0].reason)
 
 
 def test_a_line_that_is_skipped_is_logged(tmp_path, caplog):
     path = write(tmp_path / "numpred.val", ["VBZ\tthe key", "bad", "VBP\tthe keys"])
     with caplog.at_level(logging.WARNING, "attnflow.paper"):
         assert len(list(read_agreement(path, on_error="skip"))) == 2
-    assert "line 2: there is no tab" in caplog.text
+    assert re.search("line 2.*tab", caplog.text)
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("the\tdog", "2 columns; the header has 18"),
-        (linzen("the dog barks", 4, "VBZ", 0), "verb_index is '4'; expected 2 to 3"),
-        (linzen("the dog barks", 1, "VBZ", 0), "verb_index is '1'"),
-        (linzen("the dog barks", "x", "VBZ", 0), "verb_index is 'x'"),
-        (linzen("the dog barks", 3, "VBD", 0), "the label is 'VBD'"),
-        (linzen("the dog barks", 3, "VBZ", "?"), r"n_diff_intervening is '\?'"),
+        ("the\tdog", "2 columns.*18"),
+        (linzen("the dog barks", 4, "VBZ", 0), "verb_index.*'4'.*2.*3"),
+        (linzen("the dog barks", 1, "VBZ", 0), "verb_index.*'1'"),
+        (linzen("the dog barks", "x", "VBZ", 0), "verb_index.*'x'"),
+        (linzen("the dog barks", 3, "VBD", 0), "'VBD'"),
+        (linzen("the dog barks", 3, "VBZ", "?"), r"n_diff_intervening.*'\?'"),
     ],
 )
 def test_a_bad_row_of_linzen_et_al_is_told(tmp_path, row, reason):
     path = write(tmp_path / "agr.tsv", ["\t".join(HEADER), DOG, row])
-    with pytest.raises(DataError, match=f"line 3: {reason}"):
+    with pytest.raises(DataError, match=f"line 3.*{reason}"):
         list(read_agreement(path))
 
 
@@ -145,8 +147,8 @@ def test_a_gzip_that_is_cut_off_is_told_after_what_could_be_read(tmp_path):
     read = list(read_agreement(path, on_error=faults.append))
     assert 100 < len(read) < 5000
     assert [fault.line for fault in faults] == [len(read) + 1]
-    assert "cut off or damaged" in faults[0].reason
-    with pytest.raises(DataError, match=f"line {len(read) + 1}: the compressed data is cut off"):
+    assert "damaged" in faults[0].reason
+    with pytest.raises(DataError, match=rf"line {len(read) + 1}\b"):
         list(read_agreement(path))
 
 
@@ -159,10 +161,10 @@ def test_a_large_file_is_not_read_further_than_asked(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the file is empty"),
-        ("\n\n", "the file has no line of text"),
-        ("the keys\n", "line is 'the keys'; expected VBZ or VBP, a tab and a sentence"),
-        ("sentence\tlabel\nx\t1\n", "the header has no column 'verb_pos'"),
+        ("", "empty"),
+        ("\n\n", "no line"),
+        ("the keys\n", "'the keys'.*VBZ.*VBP.*tab"),
+        ("sentence\tlabel\nx\t1\n", "'verb_pos'"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path, content, message):
@@ -193,7 +195,7 @@ def test_a_bad_first_line_is_a_bad_line_like_any_other(tmp_path, name, content, 
     rows = list(read_agreement(path, on_error=faults.append))
     assert [(row.text, row.label) for row in rows] == [("the keys", "VBP")]
     assert [fault.line for fault in faults] == faulty
-    with pytest.raises(DataError, match="line 1: "):
+    with pytest.raises(DataError, match="line 1"):
         list(read_agreement(path))
 
 
@@ -205,9 +207,9 @@ def test_a_field_that_csv_has_quoted_is_read_without_its_quotes(tmp_path):
 
 def test_wrong_options_are_told_before_the_file_is_read(tmp_path):
     path = write(tmp_path / "numpred.val", ["VBZ\tthe key"])
-    with pytest.raises(OptionError, match="limit is 0"):
+    with pytest.raises(OptionError, match=r"limit.*0"):
         read_agreement(path, limit=0)
-    with pytest.raises(OptionError, match="on_error is 'ignore'; expected 'raise', 'skip'"):
+    with pytest.raises(OptionError, match=r"on_error.*'ignore'.*'raise'.*'skip'"):
         read_agreement(path, on_error="ignore")
     with pytest.raises(FileNotFoundError):
         read_agreement(tmp_path / "nothing")
@@ -223,9 +225,9 @@ def test_sst2_is_read_with_or_without_an_index_column(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["index\tsentence", "0\ta joy"], r"GLUE's test.tsv has no labels"),
-        (["sentence\tlabel", "a joy"], "line 2: 1 columns; the header has 2"),
-        (["sentence\tlabel", "a joy\tgood"], "line 2: the label is 'good'; expected 0 or 1"),
+        (["index\tsentence", "0\ta joy"], "labels"),
+        (["sentence\tlabel", "a joy"], "line 2.*1 columns.*2"),
+        (["sentence\tlabel", "a joy\tgood"], "line 2.*'good'.*0.*1"),
     ],
 )
 def test_a_bad_file_of_sst2_is_told(tmp_path, lines, message):
@@ -237,14 +239,14 @@ def test_a_label_of_sst2_is_0_or_1_in_json_too(tmp_path):
     path = write(
         tmp_path / "x.jsonl", ['{"text": "a joy", "label": 1}', '{"text": "x", "label": 2}']
     )
-    with pytest.raises(DataError, match="line 2: the label is '2'; expected 0 or 1"):
+    with pytest.raises(DataError, match=r"line 2.*'2'.*0.*1"):
         list(read_sst2(path))
 
 
 @pytest.mark.parametrize("attractors", ["-1", "100000", "true", '"1"'])
 def test_a_number_of_attractors_that_cannot_be_is_told(tmp_path, attractors):
     line = '{"text": "the keys", "label": "VBP", "attractors": ' + attractors + "}"
-    with pytest.raises(DataError, match=r"line 1: attractors is .*; expected a number of words"):
+    with pytest.raises(DataError, match=r"line 1.*attractors"):
         list(read_agreement(write(tmp_path / "x.jsonl", [line])))
 
 
@@ -256,19 +258,19 @@ def test_fields_of_json_lines_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object"),
-        ('{"label": 1}', "there is no string 'text'"),
-        ('{"text": "x"}', "there is no 'label'"),
-        ('{"text": "x", "label": true}', "there is no 'label'"),
-        ('{"text": " ", "label": 1}', "the text is empty"),
-        ('{"text": "\\ud800", "label": 1}', "the text has half a character"),
-        ("[" * 100_000, "not JSON that can be read"),
+        ("{", "JSON"),
+        ("[]", r"JSON.*\bobject\b"),
+        ('{"label": 1}', "'text'"),
+        ('{"text": "x"}', "'label'"),
+        ('{"text": "x", "label": true}', "'label'"),
+        ('{"text": " ", "label": 1}', "text.*empty"),
+        ('{"text": "\\ud800", "label": 1}', "character|surrogate"),
+        ("[" * 100_000, "JSON"),
     ],
 )
 def test_a_bad_json_line_is_told(tmp_path, line, reason):
     path = write(tmp_path / "x.jsonl", ['{"text": "x", "label": 1}', line])
-    with pytest.raises(DataError, match=f"line 2: {reason}"):
+    with pytest.raises(DataError, match=f"line 2.*{reason}"):
         list(read_json_lines(path))
 
 

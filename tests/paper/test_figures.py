@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_maps_of_a_column_share_their_scale_and_mark_the_word_that_changed(verb_
 def test_sentences_of_any_number_can_be_drawn(verb_number):
     assert len(figure2(verb_number, [Sentence("the key")]).axes) == 1
     assert len(figure3(verb_number, [Sentence("the key"), Sentence("to", "on")]).axes) == 9
-    with pytest.raises(OptionError, match="sentences is empty"):
+    with pytest.raises(OptionError, match=r"sentences.*empty"):
         figure2(verb_number, [])
 
 
@@ -224,13 +225,13 @@ def test_figure_4_has_bars_and_a_map_for_each_method(masked):
 @pytest.mark.parametrize(
     ("ambiguity", "message"),
     [
-        (Ambiguity("Mary convinced John", ("Mary", "John")), "must have MASK in it, once"),
-        (Ambiguity("Mary of MASK love", ("Mary", "John")), "'John' is not in 'Mary of"),
-        (Ambiguity("Mary to Mary of MASK", ("Mary", "of")), "'Mary' is in .* 2 times"),
-        (Ambiguity("Mary of MASK love", ("Mary",)), "two or more referents"),
-        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "loveship")), "not one token"),
-        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "cat")), "not in the vocab"),
-        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "his")), "the same token"),
+        (Ambiguity("Mary convinced John", ("Mary", "John")), "MASK"),
+        (Ambiguity("Mary of MASK love", ("Mary", "John")), "'John'.*'Mary of"),
+        (Ambiguity("Mary to Mary of MASK", ("Mary", "of")), "'Mary'.*2"),
+        (Ambiguity("Mary of MASK love", ("Mary",)), "referents"),
+        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "loveship")), "token"),
+        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "cat")), "vocab"),
+        (Ambiguity("Mary to John of MASK", ("Mary", "John"), ("his", "his")), "same token"),
     ],
 )
 def test_a_sentence_that_does_not_suit_the_model_is_refused(masked, ambiguity, message):
@@ -239,7 +240,7 @@ def test_a_sentence_that_does_not_suit_the_model_is_refused(masked, ambiguity, m
 
 
 def test_a_classifier_cannot_choose_a_pronoun(verb_number):
-    with pytest.raises(OptionError, match="a masked or a causal language model"):
+    with pytest.raises(OptionError, match=r"masked.*causal"):
         resolve(verb_number, EXAMPLES[0])
 
 
@@ -280,16 +281,16 @@ def test_the_numbers_behind_a_figure_are_printed_as_json(folders, capsys, monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["figure1", "--output", "x.gif"], "--output must end in .pdf or .png or .svg or .json"),
-        (["figure4", "--model", "x", "--text", "MASK"], "--text needs --referents"),
-        (["figure4", "--model", "x", "--referents", "a", "b"], "--referents belong to a sentence"),
-        (["all", "--output", __file__], "is not a folder"),
-        (["all", "--output", "x", "--data", "nowhere"], "accuracy cannot be made: nowhere is not"),
+        (["figure1", "--output", "x.gif"], r"--output.*\.pdf.*\.png.*\.svg.*\.json"),
+        (["figure4", "--model", "x", "--text", "MASK"], "--text.*--referents"),
+        (["figure4", "--model", "x", "--referents", "a", "b"], "--referents"),
+        (["all", "--output", __file__], "folder"),
+        (["all", "--output", "x", "--data", "nowhere"], "accuracy.*nowhere"),
     ],
 )
 def test_wrong_options_are_refused_before_a_model_is_loaded(arguments, message, capsys):
     assert main(["paper", *arguments]) == 1
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
     assert not os.path.exists("x")
 
 

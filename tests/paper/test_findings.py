@@ -1,6 +1,7 @@
 """Tests of what is measured beyond the paper: saturation, single heads, the authors' script."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_heads_are_compared_with_the_mean_of_their_layers_heads(verb):
 
 
 def test_nothing_to_measure_is_told(verb):
-    with pytest.raises(DataError, match="there is no text"):
+    with pytest.raises(DataError, match="no text"):
         saturation_by_layer(verb, [])
 
 
@@ -117,7 +118,7 @@ def test_the_commands_print_and_save(experiment, tmp_path, capsys):
     assert main(["paper", experiment, "--data", str(data), "--limit", "1", "--json"]) == 0
     json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert main([*arguments, "--output", "x.txt"]) == 1
-    assert "--output must end in .json or .png" in capsys.readouterr().err
+    assert re.search(r"--output.*\.json.*\.png", capsys.readouterr().err)
 
 
 # ---- The authors' script -------------------------------------------------------------------------
@@ -193,8 +194,8 @@ def test_the_script_is_followed_by_a_command(sentiment, tmp_path, capsys):
     arguments = ["paper", "script3", "--model", str(folder), "--data", str(data)]
     assert main([*arguments, "--output", str(tmp_path / "x.png")]) == 0
     printed = capsys.readouterr().out
-    assert "scores: largest of all positions; gradient: sum, as in the script" in printed
-    assert "of the norm of the same gradient: rounding" in printed
+    assert re.search("scores: .*gradient: ", printed)
+    assert "rounding" in printed
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -207,10 +208,10 @@ def test_the_script_is_followed_by_a_command(sentiment, tmp_path, capsys):
 
 def test_a_text_that_is_too_long_for_the_script_is_told(sentiment):
     explainer, _ = sentiment
-    with pytest.raises(TextError, match="602 tokens and the model takes 512"):
+    with pytest.raises(TextError, match=r"602 tokens.*512"):
         as_scripted(explainer, ["film " * 600])
 
 
 def test_a_model_without_an_embedding_layer_cannot_follow_the_script(verb):
-    with pytest.raises(ModelError, match="no classifier with an embedding layer"):
+    with pytest.raises(ModelError, match=r"classifier.*embedding"):
         as_scripted(verb, FILMS)

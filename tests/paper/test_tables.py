@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_raw_attention_misleads_above_the_layer_that_reads_and_the_others_do_not
 
 def test_a_table_of_the_papers_sum_says_that_it_is_rounding_error(two_layers):
     table = make_table(2, two_layers, SENTENCES, reference="input_gradient", samples=50)
-    assert "Note: input_gradient is rounding error" in table.to_text()
+    assert re.search("input_gradient.*rounding error", table.to_text())
     assert "rounding error" not in make_table(2, two_layers, SENTENCES, samples=50).to_text()
 
 
@@ -133,7 +134,7 @@ def test_a_model_of_another_depth_has_all_its_layers_and_no_numbers_of_the_paper
     assert [row["layer"] for row in table.rows("raw")] == [1, 2]
     assert table.printed("raw", 1) is None
     text = table.to_text()
-    assert "The paper's model has 6 layers" in text
+    assert "6 layers" in text
     assert "0.69 ± 0.27" not in text
 
 
@@ -206,31 +207,31 @@ def test_table_3_takes_the_class_by_its_index(capsys, tmp_path):
     assert "L1            L3            L5            L6" in shown
     assert "accuracy 1.000" in shown
     assert "0.14 ± 0.21" in shown
-    assert "The paper has 100 sentences." in shown
+    assert "100 sentences" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table1"], "table 1 needs --data FILE: the sentences of Linzen"),
-        (["table1", "--data", "nowhere.tsv"], "--data nowhere.tsv is not a file"),
-        (["table3", "--model", "x"], "table 3 needs --data FILE: SST-2 is not part"),
-        (["table1", "--output", "table.doc"], "--output must end in .json or .md"),
-        (["table1", "--output", "no/such/folder/t.md"], "there is no folder"),
+        (["table1"], "table 1.*--data"),
+        (["table1", "--data", "nowhere.tsv"], r"--data.*nowhere\.tsv"),
+        (["table3", "--model", "x"], "table 3.*--data.*SST-2"),
+        (["table1", "--output", "table.doc"], r"--output.*\.json.*\.md"),
+        (["table1", "--output", "no/such/folder/t.md"], "folder"),
     ],
 )
 def test_what_is_missing_is_said_before_a_model_is_loaded(arguments, message, capsys):
     assert main(["paper", *arguments]) == 1
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_labels_that_the_model_does_not_have_are_refused(two_layers):
-    with pytest.raises(OptionError, match="has the label 'NN', but the classes of"):
+    with pytest.raises(OptionError, match="'NN'"):
         make_table(1, two_layers, [("the key", "NN")])
-    with pytest.raises(OptionError, match="there are no sentences"):
+    with pytest.raises(OptionError, match="sentences"):
         make_table(1, two_layers, [])
-    with pytest.raises(OptionError, match="number is 4; expected 1, 2, 3"):
+    with pytest.raises(OptionError, match=r"number.*4.*1.*2.*3"):
         make_table(4, two_layers, SENTENCES)
     encoder = Explainer(two_layers.model.bert, two_layers.tokenizer)
-    with pytest.raises(OptionError, match="table 1 needs a classifier"):
+    with pytest.raises(OptionError, match=r"table 1.*classifier"):
         make_table(1, encoder, SENTENCES)

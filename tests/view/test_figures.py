@@ -177,7 +177,7 @@ def test_every_figure_is_drawn_into_axes_that_are_given(kind):
     figure, axes = draw(kind, FIVE, given)
     assert axes is given
     assert figure is whole
-    with pytest.raises(OptionError, match="ax is list; expected axes of matplotlib"):
+    with pytest.raises(OptionError, match=r"ax.*\blist\b"):
         draw(kind, FIVE, [])
 
 
@@ -272,10 +272,10 @@ def test_a_traced_position_gives_all_of_it_to_each_layer():
 @pytest.mark.parametrize(
     ("weights", "tokens", "options", "message"),
     [
-        (np.ones((2, 2)), ["a", "b"], {}, r"weights has shape \(2, 2\)"),
-        (np.ones((1, 2, 2)), ["a"], {}, "there are 1 tokens"),
-        (np.ones((1, 2, 2)), ["a", "b"], {"edges": 0}, "edges is 0"),
-        (np.ones((1, 2, 2)), ["a", "b"], {"position": 2}, "position is 2"),
+        (np.ones((2, 2)), ["a", "b"], {}, r"weights.*\(2, 2\)"),
+        (np.ones((1, 2, 2)), ["a"], {}, "1 token"),
+        (np.ones((1, 2, 2)), ["a", "b"], {"edges": 0}, "edges.*0"),
+        (np.ones((1, 2, 2)), ["a", "b"], {"position": 2}, "position.*2"),
     ],
 )
 def test_a_graph_says_what_is_wrong(weights, tokens, options, message):
@@ -302,9 +302,9 @@ def test_a_comparison_has_a_row_for_each_and_its_numbers():
     expected = [item.scores / item.scores[1:].max() for item in (first, second)]
     np.testing.assert_allclose(image.get_array(), expected)
     assert len(axes.texts) == 10
-    with pytest.raises(OptionError, match="'b' is of other tokens"):
+    with pytest.raises(OptionError, match="'b'"):
         figures.comparison({"a": first, "b": explanation(("the", "keys"))})
-    with pytest.raises(OptionError, match="explanations is empty"):
+    with pytest.raises(OptionError, match=r"explanations.*empty"):
         figures.comparison([])
 
 
@@ -329,9 +329,9 @@ def test_correlation_over_layers_draws_means_intervals_and_gaps():
 @pytest.mark.parametrize(
     ("curves", "message"),
     [
-        ({}, "one or more curves"),
-        ({"flow": []}, "'flow' has no layers"),
-        ({"flow": [{"std": 1.0}]}, "layer 1 of the curve 'flow' has no 'mean'"),
+        ({}, "curves"),
+        ({"flow": []}, "'flow'.*layers"),
+        ({"flow": [{"std": 1.0}]}, "layer 1.*'flow'.*'mean'"),
     ],
 )
 def test_correlation_over_layers_says_what_is_wrong(curves, message):
@@ -355,18 +355,18 @@ def test_an_overlay_colours_only_what_the_model_saw():
     np.testing.assert_allclose(grey.get_array(), expected, atol=1 / 255)
     seen = ~np.ma.getmaskarray(drawn.get_array())
     assert seen.tolist() == [[False, False, True, True, True, True, False, False]] * 4
-    with pytest.raises(OptionError, match="expected one of an image"):
+    with pytest.raises(OptionError, match="image"):
         figures.image_overlay(explanation(FIVE), photo)
-    with pytest.raises(OptionError, match="alpha is 2"):
+    with pytest.raises(OptionError, match=r"alpha.*2"):
         figures.image_overlay(patches, photo, alpha=2)
-    with pytest.raises(OptionError, match=r"image has shape \(3,\)"):
+    with pytest.raises(OptionError, match=r"image.*\(3,\)"):
         figures.image_overlay(patches, np.zeros(3))
 
 
 def test_scores_of_another_shape_than_the_tokens_are_refused():
-    with pytest.raises(OptionError, match=r"values has shape \(2, 3\)"):
+    with pytest.raises(OptionError, match=r"values.*\(2, 3\)"):
         figures.layer_map(np.ones((2, 3)), ["a", "b"])
-    with pytest.raises(OptionError, match="special has 1 items"):
+    with pytest.raises(OptionError, match=r"special.*1"):
         figures.layer_map(np.ones((2, 2)), ["a", "b"], special=[True])
-    with pytest.raises(OptionError, match="there is nothing to draw"):
+    with pytest.raises(OptionError, match="draw"):
         figures.layer_map(np.ones((0, 2)), ["a", "b"])

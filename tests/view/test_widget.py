@@ -56,16 +56,16 @@ def test_choices_are_seen_by_those_who_observe_them():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("method", "gradient", "method must be one of raw, rollout, flow, got 'gradient'"),
-        ("method", None, "method must be one of raw, rollout, flow, got None"),
-        ("method", [], r"method must be one of raw, rollout, flow, got \[\]"),
-        ("layer", 0, "layer is 0, but there are 3 layers: expected 1 to 3, or -1 to -3"),
-        ("layer", 4, "layer is 4, but there are 3 layers"),
-        ("layer", True, "layer is True, but there are 3 layers"),
-        ("layer", 1.0, "layer is 1.0, but there are 3 layers"),
-        ("position", 5, "position is 5, but the model was given 5 tokens: expected 0 to 4, or -1"),
-        ("position", -6, "position is -6, but the model was given 5 tokens"),
-        ("position", "keys", "position is 'keys', but the model was given 5 tokens"),
+        ("method", "gradient", "method(?=.*'gradient').*raw.*rollout.*flow"),
+        ("method", None, "method(?=.*None).*raw.*rollout.*flow"),
+        ("method", [], r"method(?=.*\[\]).*raw.*rollout.*flow"),
+        ("layer", 0, "layer.*0.*1.*3"),
+        ("layer", 4, "layer.*4"),
+        ("layer", True, "layer.*True"),
+        ("layer", 1.0, "layer.*1.0"),
+        ("position", 5, "position.*5.*5 tokens.*0.*4"),
+        ("position", -6, "position.*-6.*5 tokens"),
+        ("position", "keys", "position.*'keys'.*5 tokens"),
     ],
 )
 def test_what_cannot_be_shown_cannot_be_chosen(name, value, message):
@@ -117,7 +117,7 @@ def test_both_sides_of_an_encoder_decoder_can_be_chosen(relative):
     np.testing.assert_allclose(chosen.layer_scores, expected, rtol=1e-12)
     widget.position = 5
     assert widget.layer == 2
-    with pytest.raises(OptionError, match="layer is 3, but there are 2 layers"):
+    with pytest.raises(OptionError, match=r"layer.*3"):
         widget.layer = 3
     widget.method = "raw"
     chosen = widget.chosen()
@@ -170,15 +170,15 @@ def test_without_a_trace_only_the_layer_can_be_chosen():
     widget.layer = 1
     widget.position = 0
     widget.method = "flow"
-    with pytest.raises(OptionError, match="method is 'raw', but this explanation has no trace"):
+    with pytest.raises(OptionError, match=r"method.*'raw'.*trace"):
         widget.method = "raw"
-    with pytest.raises(OptionError, match=r"position is 2, but .* only for position 0"):
+    with pytest.raises(OptionError, match=r"position.*2.*position 0"):
         widget.position = 2
     assert (widget.method, widget.layer, widget.position) == ("flow", 1, 0)
 
 
 def test_only_an_explanation_is_shown():
-    with pytest.raises(OptionError, match="explanation must be an Explanation, got dict"):
+    with pytest.raises(OptionError, match=r"explanation.*\bdict\b"):
         Widget({})
 
 
