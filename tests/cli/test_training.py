@@ -117,9 +117,9 @@ def test_lines_that_are_skipped_are_counted(data, model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--data", "nothing", "--out", "x"], "--data.*nothing"),
-        (["train-sst2", "--model", "x", "--data", "nothing", "--out", "x"], "--data.*nothing"),
-        (["accuracy", "--data", "nothing"], "--data.*nothing"),
+        (["train", "--data", "nothing", "--out", "x"], "nothing"),
+        (["train-sst2", "--model", "x", "--data", "nothing", "--out", "x"], "nothing"),
+        (["accuracy", "--data", "nothing"], "nothing"),
     ],
 )
 def test_a_file_that_is_not_there_is_told_before_anything_is_loaded(arguments, message, capsys):

@@ -463,7 +463,7 @@ def test_the_plot_draws_every_row_and_baseline(evaluation, tmp_path):
         (lambda e: e.summary("attention"), "method.*'attention'"),
         (lambda e: e.summary("flow", reference="gradient"), "'blank_out'.*'gradient_x_input'"),
         (lambda e: e.summary("flow", edges="value_norm"), "edges.*'value_norm'"),
-        (lambda e: e.summary("flow", receptive_field=True), "drop_sink.*False"),
+        (lambda e: e.summary("flow", receptive_field=True), "receptive_field.*True.*False"),
         (lambda e: e.per_text("flow", 7), "layer.*7.*1.*2.*3"),
         (lambda e: e.per_text("random", 1), "'random'.*layers"),
         (lambda e: e.compare("layer"), "over.*'layer'.*method.*edges"),

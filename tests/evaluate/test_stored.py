@@ -359,7 +359,7 @@ def test_texts_that_the_tokenizer_reads_otherwise_are_reported(classifier, made,
 
 def test_nothing_stored_is_an_error(classifier, tmp_path):
     out = store(classifier, tmp_path / "out", [""])
-    with pytest.raises(TextError, match="row"):
+    with pytest.raises(TextError, match="no row"):
         evaluate_stored(out, references=None)
 
 
