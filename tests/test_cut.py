@@ -86,10 +86,10 @@ def test_a_cut_says_how_large_it_is(worked_example):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((5, 0, 0), "layer is 5, but there are 4 layers"),
-        ((1, 6, 0), "position is 6, but there are 6 tokens"),
-        ((1, 0, 6), "token is 6, but there are 6 tokens"),
-        ((1, 0, None), "token must be an integer, got None"),
+        ((5, 0, 0), "layer.*5"),
+        ((1, 6, 0), "position.*6"),
+        ((1, 0, 6), "token.*6"),
+        ((1, 0, None), "token.*None"),
     ],
 )
 def test_what_does_not_exist_cannot_be_cut(attention, arguments, message):

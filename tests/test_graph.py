@@ -313,9 +313,9 @@ def test_a_trace_of_weight_on_padding_is_dropped_and_the_row_made_whole():
 
 def test_a_padded_position_cannot_be_asked_for():
     graph = attnflow.AttentionGraph(padded_attention(), padding=[3, 4])
-    with pytest.raises(attnflow.OptionError, match=r"positions\[1\] is 4, which is a padded"):
+    with pytest.raises(attnflow.OptionError, match=r"positions\[1\].*4.*padded"):
         attnflow.attention_rollout(graph, positions=[0, -1])
-    with pytest.raises(attnflow.OptionError, match=r"tokens\[0\] is 3, which is a padded"):
+    with pytest.raises(attnflow.OptionError, match=r"tokens\[0\].*3.*padded"):
         resolve_positions([3], graph, "tokens")
 
 
@@ -332,11 +332,11 @@ def test_a_graph_may_be_given_again_with_its_own_options(attention):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": "max"}, "heads='max' does not fit .* built with heads='min'"),
-        ({"heads": 1}, "heads=1 does not fit .* built with heads='min'"),
-        ({"heads": "median"}, "heads is 'median'; expected 'mean', 'max', 'min', 'sum' or"),
-        ({"residual": 0.75}, r"residual=0\.75 does not fit .* built with residual=0\.25"),
-        ({"residual": 7}, "residual must be a number from 0 to 1, got 7"),
+        ({"heads": "max"}, "heads.*'max'.*heads.*'min'"),
+        ({"heads": 1}, "heads.*1.*heads.*'min'"),
+        ({"heads": "median"}, "heads.*'median'.*'mean'.*'max'.*'min'.*'sum'"),
+        ({"residual": 0.75}, r"residual.*0\.75.*residual.*0\.25"),
+        ({"residual": 7}, "residual.*7"),
     ],
 )
 def test_a_graph_refuses_options_other_than_its_own(attention, options, message):
@@ -367,12 +367,12 @@ def test_layers_count_from_one_and_positions_from_zero(attention):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([], "layers is empty; None means all of them"),
-        (2, "layers must be a list of integers, got 2"),
-        ([1, 0], r"layers\[1\] is 0, but there are 4 layers: expected 1 to 4, or -4 to -1"),
-        ([5], r"layers\[0\] is 5, but there are 4 layers"),
-        ([True], r"layers\[0\] must be an integer, got True"),
-        (np.array([1.0]), r"layers\[0\] must be an integer, got 1\.0"),
+        ([], "layers.*empty"),
+        (2, "layers.*2"),
+        ([1, 0], r"layers\[1\].*0.*1.*4"),
+        ([5], r"layers\[0\].*5"),
+        ([True], r"layers\[0\].*True"),
+        (np.array([1.0]), r"layers\[0\].*1\.0"),
     ],
 )
 def test_layers_that_are_not_there_are_named(attention, layers, message):
@@ -389,7 +389,7 @@ def test_the_edges_of_a_single_head_are_its_own(attention):
 
 # ---- What it refuses -----------------------------------------------------------------------------
 
-KERNEL = 'a fused attention kernel such as sdpa or flash attention .* attn_implementation="eager"'
+KERNEL = 'sdpa.*attn_implementation="eager"'
 
 
 def changed(index, value, *shape):
@@ -406,88 +406,84 @@ class ModelOutput(dict):
 @pytest.mark.parametrize(
     ("attentions", "message"),
     [
-        (None, f"attentions is None: {KERNEL}"),
-        ((), f"attentions is an empty tuple: {KERNEL}"),
-        ([], f"attentions is an empty list: {KERNEL}"),
-        ((rows_of(1, 2, 3, 3), None), f"layer 2 of attentions is None: {KERNEL}"),
-        (ModelOutput(), r"attentions is a ModelOutput, .* pass its field, output\.attentions"),
-        (7, "attentions must be an array, or a list or tuple of one array a layer; got int"),
-        ("x", "attentions must be an array, .* got str"),
-        (iter([rows_of(3, 3)]), "attentions must be an array, .* got list_iterator"),
-        (rows_of(3, 3), r"attentions has shape \(3, 3\); expected \(L, n, n\), \(L, H, n, n\) or"),
-        (np.float64(1), r"attentions has shape \(\); expected \(L, n, n\)"),
-        (rows_of(1, 1, 1, 1, 3, 3), r"attentions has shape \(1, 1, 1, 1, 3, 3\); expected"),
-        (rows_of(3, 3).tolist(), r"layer 1 of attentions has shape \(3,\); expected \(n, n\),"),
-        ([rows_of(1, 1, 2, 3, 3)], r"layer 1 of attentions has shape \(1, 1, 2, 3, 3\); expected"),
-        ([[[1.0], [0.5, 0.5]]], "layer 1 of attentions cannot be read as an array"),
+        (None, f"attentions.*None.*{KERNEL}"),
+        ((), f"attentions.*empty tuple.*{KERNEL}"),
+        ([], f"attentions.*empty list.*{KERNEL}"),
+        ((rows_of(1, 2, 3, 3), None), f"layer 2.*attentions.*None.*{KERNEL}"),
+        (ModelOutput(), r"attentions.*ModelOutput.*output\.attentions"),
+        (7, r"attentions.*\bint\b"),
+        ("x", r"attentions.*\bstr\b"),
+        (iter([rows_of(3, 3)]), "attentions.*list_iterator"),
+        (rows_of(3, 3), r"attentions.*\(3, 3\).*\(L, n, n\).*\(L, H, n, n\)"),
+        (np.float64(1), r"attentions.*\(\).*\(L, n, n\)"),
+        (rows_of(1, 1, 1, 1, 3, 3), r"attentions.*\(1, 1, 1, 1, 3, 3\)"),
+        (rows_of(3, 3).tolist(), r"layer 1.*attentions.*\(3,\).*\(n, n\)"),
+        ([rows_of(1, 1, 2, 3, 3)], r"layer 1.*attentions.*\(1, 1, 2, 3, 3\)"),
+        ([[[1.0], [0.5, 0.5]]], "layer 1.*attentions.*array"),
         (
             [rows_of(1, 2, 3, 3), rows_of(4, 2, 3, 3)],
-            r"layer 2 of attentions has shape \(4, 2, 3, 3\), a batch of 4 texts; expected one: "
-            r"pick text k with \[layer\[k\] for layer in attentions\]",
+            r"layer 2.*attentions.*\(4, 2, 3, 3\).*batch of 4.*layer\[k\]",
         ),
         (
             rows_of(3, 4, 2, 3, 3),
-            r"attentions has shape \(3, 4, 2, 3, 3\), a batch of 4 texts in each layer; "
-            r"expected one: pick text k with attentions\[:, k\]",
+            r"attentions.*\(3, 4, 2, 3, 3\).*batch of 4.*attentions\[:, k\]",
         ),
-        (rows_of(2, 3, 4), "layer 1 of attentions has 3 rows and 4 columns; expected as many"),
-        ([rows_of(3, 3), rows_of(3, 2)], "layer 2 of attentions has 3 rows and 2 columns"),
+        (rows_of(2, 3, 4), "layer 1.*attentions.*3 rows.*4 columns"),
+        ([rows_of(3, 3), rows_of(3, 2)], "layer 2.*attentions.*3 rows.*2 columns"),
         (
             [rows_of(2, 3, 3), rows_of(2, 4, 4)],
-            "layer 2 of attentions has 2 heads and 4 tokens, but layer 1 has 2 heads and 3 tokens",
+            "layer 2.*attentions.*2 heads.*4 tokens.*layer 1.*2 heads.*3 tokens",
         ),
         (
             [rows_of(2, 3, 3), rows_of(5, 3, 3)],
-            "layer 2 of attentions has 5 heads and 3 tokens, but layer 1 has 2 heads and 3 tokens",
+            "layer 2.*attentions.*5 heads.*3 tokens.*layer 1.*2 heads.*3 tokens",
         ),
         (
             [rows_of(3, 3), rows_of(1, 3, 3)],
-            "layer 2 of attentions has 1 heads and 3 tokens, but layer 1 has no head axis and",
+            "layer 2.*attentions.*1 heads.*3 tokens.*layer 1.*no head",
         ),
-        (np.zeros((0, 3, 3)), r"attentions has shape \(0, 3, 3\), so there are no layers"),
-        (np.zeros((2, 0, 0)), r"layer 1 of attentions is empty: its shape is \(0, 0\)"),
-        (np.zeros((2, 0, 3, 3)), r"layer 1 of attentions is empty: its shape is \(0, 3, 3\)"),
-        (np.eye(2, dtype=complex)[None], "layer 1 of attentions is of type complex128; expected"),
-        (np.eye(2, dtype=object)[None], "layer 1 of attentions is of type object; expected real"),
-        (np.eye(2, dtype=bool)[None], "layer 1 of attentions is of type bool; expected real"),
-        ([np.eye(2), [["1", "0"], ["0", "1"]]], "layer 2 of attentions is of type str"),
-        (torch.eye(2, dtype=torch.complex64)[None], "layer 1 of attentions is of type complex64"),
-        (torch.eye(2, dtype=torch.bool)[None], "layer 1 of attentions is of type bool; expected"),
-        (torch.eye(2).to_sparse()[None], "layer 1 of attentions cannot be read as an array"),
-        (torch.eye(2, device="meta")[None], "layer 1 of attentions cannot be read as an array"),
+        (np.zeros((0, 3, 3)), r"attentions.*\(0, 3, 3\)"),
+        (np.zeros((2, 0, 0)), r"layer 1.*attentions.*empty.*\(0, 0\)"),
+        (np.zeros((2, 0, 3, 3)), r"layer 1.*attentions.*empty.*\(0, 3, 3\)"),
+        (np.eye(2, dtype=complex)[None], "layer 1.*attentions.*complex128"),
+        (np.eye(2, dtype=object)[None], r"layer 1.*attentions.*\bobject\b"),
+        (np.eye(2, dtype=bool)[None], r"layer 1.*attentions.*\bbool\b"),
+        ([np.eye(2), [["1", "0"], ["0", "1"]]], "layer 2.*attentions.*str"),
+        (torch.eye(2, dtype=torch.complex64)[None], "layer 1.*attentions.*complex64"),
+        (torch.eye(2, dtype=torch.bool)[None], r"layer 1.*attentions.*\bbool\b"),
+        (torch.eye(2).to_sparse()[None], "layer 1.*attentions.*array"),
+        (torch.eye(2, device="meta")[None], "layer 1.*attentions.*array"),
         (
             changed((1, 2, 0, 3), np.nan, 2, 3, 4, 4),
-            "attentions holds nan at layer 2, head 2, row 0, column 3; expected a finite number",
+            "attentions.*nan.*layer 2.*head 2.*row 0.*column 3",
         ),
         (
             changed((1, 0, 3), np.inf, 2, 4, 4),
-            "attentions holds inf at layer 2, row 0, column 3; expected a finite number",
+            "attentions.*inf.*layer 2.*row 0.*column 3",
         ),
         (
             changed((0, 1, slice(None)), [np.inf, -np.inf, 0.0], 1, 3, 3),
-            "attentions holds inf at layer 1, row 1, column 0; expected a finite number",
+            "attentions.*inf.*layer 1.*row 1.*column 0",
         ),
         (
             changed((0, 1, 2, 0), -1e-12, 2, 3, 4, 4),
-            "attentions holds a negative weight, -1e-12, at layer 1, head 1, row 2, column 0",
+            "attentions.*negative.*-1e-12.*layer 1.*head 1.*row 2.*column 0",
         ),
         (
             changed((1, 0, 2), 0.0, 2, 3, 4, 4),
-            "attentions holds a row of zeros at layer 2, head 0, row 2; if the position is padded, "
-            r"name it: AttentionGraph\(attentions, padding=\[2\]\)",
+            r"attentions.*zeros.*layer 2.*head 0.*row 2.*padding=\[2\]",
         ),
         (
             changed((1, 2), [0.5, 0.25, 0.125, 0.0], 2, 4, 4),
-            "attentions has rows that do not sum to 1: the one at layer 2, row 2 sums to 0.875, "
-            r"off by 0.12 where 0.001 is allowed; .* dropout: call model.eval\(\) first",
+            r"attentions.*sum to 1.*layer 2.*row 2.*0\.875.*0\.12.*0\.001.*model\.eval\(\)",
         ),
         (
             changed((0, 1, 0), [1.0, 0.002, 0.0], 1, 2, 3, 3),
-            "the one at layer 1, head 1, row 0 sums to 1.002, off by 0.002 where 0.001 is allowed",
+            "layer 1.*head 1.*row 0.*1.002.*0.002.*0.001",
         ),
         (
             changed((0, 1), [1e308, 1e308, 1e308], 1, 3, 3),
-            "the one at layer 1, row 1 sums to inf",
+            "layer 1.*row 1.*inf",
         ),
     ],
 )
@@ -504,15 +500,13 @@ def test_rows_off_by_less_than_the_tolerance_are_made_whole(attention):
 
 def test_a_row_of_one_head_is_refused_though_the_mean_over_heads_is_right():
     attention = np.array([[[[0.5, 0.0], [0.0, 1.0]], [[0.5, 1.0], [0.0, 1.0]]]])
-    with pytest.raises(attnflow.AttentionError, match=r"layer 1, head 0, row 0 sums to 0\.5"):
+    with pytest.raises(attnflow.AttentionError, match=r"layer 1.*head 0.*row 0.*0\.5"):
         attnflow.AttentionGraph(attention)
 
 
 def test_the_least_over_heads_may_leave_nothing():
     attention = np.array([[[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]]])
-    with pytest.raises(
-        attnflow.AttentionError, match="heads='min' leaves nothing of layer 1, row 1"
-    ):
+    with pytest.raises(attnflow.AttentionError, match=r"heads.*'min'.*layer 1.*row 1"):
         attnflow.AttentionGraph(attention, heads="min")
 
 
@@ -527,38 +521,38 @@ def test_errors_name_rows_by_their_position_though_others_are_padded():
     attention = np.zeros((1, 4, 4))
     attention[0, 1:, 1:] = 1 / 3
     attention[0, 2] = 0.0
-    with pytest.raises(attnflow.AttentionError, match="a row of zeros at layer 1, row 2"):
+    with pytest.raises(attnflow.AttentionError, match=r"zeros.*layer 1.*row 2"):
         attnflow.AttentionGraph(attention, padding=[0])
 
 
 def test_a_graph_is_not_built_from_a_graph(attention):
-    with pytest.raises(attnflow.AttentionError, match="attentions is an AttentionGraph already"):
+    with pytest.raises(attnflow.AttentionError, match=r"attentions.*AttentionGraph"):
         attnflow.AttentionGraph(attnflow.AttentionGraph(attention))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"heads": "median"}, "heads is 'median'; expected 'mean', 'max', 'min', 'sum' or the ind"),
-        ({"heads": 3}, "heads is 3, but there are 3 heads: expected 0 to 2, or -3 to -1 from the"),
-        ({"heads": -4}, "heads is -4, but there are 3 heads"),
-        ({"heads": True}, "heads must be an integer, got True"),
-        ({"heads": 1.0}, r"heads must be an integer, got 1\.0"),
-        ({"heads": None}, "heads must be an integer, got None"),
-        ({"residual": -0.1}, r"residual must be a number from 0 to 1, got -0\.1"),
-        ({"residual": 1.1}, r"residual must be a number from 0 to 1, got 1\.1"),
-        ({"residual": float("nan")}, "residual must be a number from 0 to 1, got nan"),
-        ({"residual": True}, "residual must be a number from 0 to 1, got True"),
-        ({"residual": "0.5"}, r"residual must be a number from 0 to 1, got '0\.5'"),
-        ({"residual": None}, "residual must be a number from 0 to 1, got None"),
-        ({"padding": 3}, "padding must be a list of indices or a boolean array, got 3"),
-        ({"padding": "left"}, "padding must be a list of indices or a boolean array, got 'left'"),
-        ({"padding": [6]}, r"padding\[0\] is 6, but there are 6 tokens"),
-        ({"padding": [True] * 4}, "padding is a boolean array of 4 entries; expected .* 6 tokens"),
-        ({"padding": [1, True]}, r"padding\[1\] must be an integer, got True"),
-        ({"padding": [0.5]}, r"padding\[0\] must be an integer, got 0\.5"),
-        ({"padding": [1, 1, 1, 1, 0, 0]}, "padding names position 1 twice; a mask must be boolean"),
-        ({"padding": range(6)}, "padding names all 6 positions, so no token is left"),
+        ({"heads": "median"}, "heads.*'median'.*'mean'.*'max'.*'min'.*'sum'"),
+        ({"heads": 3}, "heads.*3.*0.*2"),
+        ({"heads": -4}, "heads.*-4"),
+        ({"heads": True}, "heads.*True"),
+        ({"heads": 1.0}, r"heads.*1\.0"),
+        ({"heads": None}, "heads.*None"),
+        ({"residual": -0.1}, r"residual.*-0\.1"),
+        ({"residual": 1.1}, r"residual.*1\.1"),
+        ({"residual": float("nan")}, "residual.*nan"),
+        ({"residual": True}, "residual.*True"),
+        ({"residual": "0.5"}, r"residual.*'0\.5'"),
+        ({"residual": None}, "residual.*None"),
+        ({"padding": 3}, "padding.*3"),
+        ({"padding": "left"}, "padding.*'left'"),
+        ({"padding": [6]}, r"padding\[0\].*6"),
+        ({"padding": [True] * 4}, "padding.*4.*6 tokens"),
+        ({"padding": [1, True]}, r"padding\[1\].*True"),
+        ({"padding": [0.5]}, r"padding\[0\].*0\.5"),
+        ({"padding": [1, 1, 1, 1, 0, 0]}, "padding.*position 1.*twice"),
+        ({"padding": range(6)}, "padding.*6 positions"),
     ],
 )
 def test_a_wrong_option_is_named_and_the_valid_ones_are_listed(attention, options, message):
@@ -596,7 +590,7 @@ def test_a_graph_fits_if_there_are_32_bytes_for_every_edge(attention, monkeypatc
     monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges)
     attnflow.AttentionGraph(attention)
     monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges - 1)
-    with pytest.raises(attnflow.GraphSizeError, match="attentions of 6 tokens and 4 layers need"):
+    with pytest.raises(attnflow.GraphSizeError, match=r"attentions.*6 tokens.*4 layers"):
         attnflow.AttentionGraph(attention)
     monkeypatch.setattr(graph_module, "_available_memory", lambda: None)
     attnflow.AttentionGraph(attention)

@@ -207,20 +207,20 @@ def test_the_result_belongs_to_the_caller(attention):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start_layer": 4}, "start_layer is 4, but there are 4 layers .* expected 0, .* to 3"),
-        ({"start_layer": -1}, "start_layer is -1, but there are 4 layers .* expected 0, .* to 3"),
-        ({"start_layer": -6}, "start_layer is -6, but there are 4 layers"),
-        ({"start_layer": 1.0}, r"start_layer must be an integer, got 1\.0"),
-        ({"start_layer": True}, "start_layer must be an integer, got True"),
-        ({"positions": []}, "positions is empty; None means all of them"),
-        ({"positions": 3}, "positions must be a list of integers, got 3"),
-        ({"positions": "all"}, "positions must be a list of integers, got 'all'"),
-        ({"positions": [0, 6]}, r"positions\[1\] is 6, but there are 6 tokens: expected 0 to 5"),
-        ({"positions": [-7]}, r"positions\[0\] is -7, but there are 6 tokens: .* -6 to -1"),
-        ({"positions": [0, True]}, r"positions\[1\] must be an integer, got True"),
-        ({"positions": np.ones(6, bool)}, r"positions\[0\] must be an integer, got True"),
-        ({"positions": [1.5]}, r"positions\[0\] must be an integer, got 1\.5"),
-        ({"positions": [[0, 1]]}, r"positions\[0\] must be an integer, got \[0, 1\]"),
+        ({"start_layer": 4}, "start_layer.*4.*0.*3"),
+        ({"start_layer": -1}, "start_layer.*-1.*0.*3"),
+        ({"start_layer": -6}, "start_layer.*-6"),
+        ({"start_layer": 1.0}, r"start_layer.*1\.0"),
+        ({"start_layer": True}, "start_layer.*True"),
+        ({"positions": []}, "positions.*empty"),
+        ({"positions": 3}, "positions.*3"),
+        ({"positions": "all"}, "positions.*'all'"),
+        ({"positions": [0, 6]}, r"positions\[1\].*6.*0.*5"),
+        ({"positions": [-7]}, r"positions\[0\].*-7.*-6.*-1"),
+        ({"positions": [0, True]}, r"positions\[1\].*True"),
+        ({"positions": np.ones(6, bool)}, r"positions\[0\].*True"),
+        ({"positions": [1.5]}, r"positions\[0\].*1\.5"),
+        ({"positions": [[0, 1]]}, r"positions\[0\].*\[0, 1\]"),
     ],
 )
 def test_a_wrong_option_is_named(attention, options, message):
@@ -231,14 +231,14 @@ def test_a_wrong_option_is_named(attention, options, message):
 @pytest.mark.parametrize(
     ("layer", "head", "options", "message"),
     [
-        (0, 0, {}, "layer is 0, but there are 4 layers: expected 1 to 4, or -4 to -1 from the end"),
-        (5, 0, {}, "layer is 5, but there are 4 layers"),
-        (-5, 0, {}, "layer is -5, but there are 4 layers"),
-        (1.0, 0, {}, r"layer must be an integer, got 1\.0"),
-        (1, 3, {}, "head is 3, but there are 3 heads: expected 0 to 2, or -3 to -1 from the end"),
-        (1, "mean", {}, "head must be an integer, got 'mean'"),
-        (1, 0, {"residual": 2}, "residual must be a number from 0 to 1, got 2"),
-        (1, 0, {"positions": [9]}, r"positions\[0\] is 9, but there are 6 tokens"),
+        (0, 0, {}, "layer.*0.*1.*4"),
+        (5, 0, {}, "layer.*5"),
+        (-5, 0, {}, "layer.*-5"),
+        (1.0, 0, {}, r"layer.*1\.0"),
+        (1, 3, {}, "head.*3.*0.*2"),
+        (1, "mean", {}, "head.*'mean'"),
+        (1, 0, {"residual": 2}, "residual.*2"),
+        (1, 0, {"positions": [9]}, r"positions\[0\].*9"),
     ],
 )
 def test_a_wrong_option_for_a_single_head_is_named(attention, layer, head, options, message):
@@ -247,7 +247,7 @@ def test_a_wrong_option_for_a_single_head_is_named(attention, layer, head, optio
 
 
 def test_a_single_head_cannot_be_had_once_heads_are_fused(attention):
-    with pytest.raises(attnflow.AttentionError, match="its heads are gone after fusion"):
+    with pytest.raises(attnflow.AttentionError, match=r"heads.*fus"):
         attnflow.head_rollout(attnflow.AttentionGraph(attention), 1, 0)
-    with pytest.raises(attnflow.AttentionError, match="no head axis, so head=0 cannot be picked"):
+    with pytest.raises(attnflow.AttentionError, match=r"head axis.*head.*0"):
         attnflow.head_rollout(attention[:, 0], 1, 0)

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_the_first_tokens_of_a_target_are_a_trace_of_their_own():
     np.testing.assert_array_equal(
         attention_rollout(first.uniform()), attention_rollout(trace.uniform())[:, :6, :6]
     )
-    with pytest.raises(OptionError, match="one of the first 2 tokens attends to a later one"):
+    with pytest.raises(OptionError, match="first 2 tokens"):
         trace.first(2)
 
 
@@ -132,21 +133,21 @@ def test_uniform_attention_of_both_sides_is_over_what_each_sees():
     assert uniform.attention[3, 5].tolist() == [0.0] * 4 + [0.5, 0.5, 0.0]
     assert uniform.attention[4, 5].tolist() == [0.25] * 4 + [0.0] * 3
     assert uniform.attention[4, 1].tolist() == [0.0, 1.0, *[0.0] * 5]
-    with pytest.raises(OptionError, match="no mask to be uniform over"):
+    with pytest.raises(OptionError, match="mask"):
         trace_of(pair_graph()).uniform()
 
 
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ([3], "pair of whole numbers"),
+        ([3], "encoder.*whole numbers"),
         ([3, -4], "whole number"),
-        ([0, 4], "two for each layer of the decoder"),
-        ([7, 4], "two for each layer of the decoder"),
-        ([4, 4], "two for each layer of the decoder"),
-        ([3, 7], "and fewer tokens"),
-        ([3, 3], "an edge that an encoder-decoder"),
-        ([5, 4], "an edge that an encoder-decoder"),
+        ([0, 4], "decoder"),
+        ([7, 4], "decoder"),
+        ([4, 4], "decoder"),
+        ([3, 7], "tokens"),
+        ([3, 3], "edge"),
+        ([5, 4], "edge"),
     ],
 )
 def test_sides_that_do_not_fit_the_weights_are_refused(encoder, message):
@@ -227,7 +228,7 @@ def test_an_explanation_keeps_its_trace_in_a_file_a_copy_and_a_pickle(attention,
 def test_words_and_dropped_tokens_leave_the_trace_alone(attention):
     explanation = explanation_of(trace_of(AttentionGraph(attention), special=[True, *[False] * 5]))
     assert explanation.without_special_tokens().trace is explanation.trace
-    assert explanation.words().trace is explanation.trace
+    assert explanation.by_unit("words").trace is explanation.trace
 
 
 @pytest.mark.parametrize(
@@ -236,25 +237,25 @@ def test_words_and_dropped_tokens_leave_the_trace_alone(attention):
         ({"bits": 30}, "bits"),
         ({"bits": 25}, "bits"),
         ({"layers": 10**9}, "cannot be read"),
-        ({"layers": 3}, "not 108 numbers"),
+        ({"layers": 3}, "108"),
         ({"layers": True}, "whole number"),
-        ({"weights": "!"}, "cannot be unpacked"),
-        ({"weights": 5}, "cannot be unpacked"),
-        ({"weights": "eJwDAAAAAAE="}, "not 144 numbers"),
-        ({"tokens": "abcdef"}, "list of strings"),
+        ({"weights": "!"}, "weights.*unpacked"),
+        ({"weights": 5}, "weights.*unpacked"),
+        ({"weights": "eJwDAAAAAAE="}, "144"),
+        ({"tokens": "abcdef"}, "tokens.*strings"),
         ({"tokens": []}, "cannot be read"),
-        ({"special": [0] * 6}, "true and false"),
-        ({"special": [True]}, "as many of each"),
-        ({"spans": [[0, -1]] * 6}, "pairs of integers"),
-        ({"spans": 3}, "pairs of integers"),
-        ({"residual": 1.5}, "from 0 to 1"),
-        ({"residual": "half"}, "a number or lists"),
+        ({"special": [0] * 6}, "special"),
+        ({"special": [True]}, "special"),
+        ({"spans": [[0, -1]] * 6}, "spans"),
+        ({"spans": 3}, "spans"),
+        ({"residual": 1.5}, "residual.*0.*1"),
+        ({"residual": "half"}, "residual.*number"),
         ({"residual": [[0.5]]}, "shape"),
-        ({"residual": [["a"]]}, "not numbers"),
+        ({"residual": [["a"]]}, "residual.*numbers"),
         ({"mask": "AA=="}, "mask"),
-        ({"heads": [1]}, "count and weights"),
+        ({"heads": [1]}, "heads.*count.*weights"),
         ({"heads": {"count": 10**9, "weights": ""}}, "cannot be read"),
-        ({"heads": {"count": 1, "bits": 24, "weights": ""}}, "24 bits, which cannot be read"),
+        ({"heads": {"count": 1, "bits": 24, "weights": ""}}, "24 bits"),
     ],
 )
 def test_a_file_that_is_not_a_trace_is_refused_with_a_reason(attention, change, message):
@@ -269,7 +270,7 @@ def test_weights_that_unfold_without_end_are_not_unfolded(attention):
 
     bomb = base64.b64encode(zlib.compress(bytes(50_000_000))).decode()
     data = trace_of(AttentionGraph(attention)).to_dict() | {"weights": bomb}
-    with pytest.raises(OptionError, match="not 144 numbers"):
+    with pytest.raises(OptionError, match="144"):
         Trace.from_dict(data)
 
 
@@ -277,7 +278,7 @@ def test_a_row_without_any_weight_is_refused(attention):
     trace = trace_of(AttentionGraph(attention))
     weights = trace.weights.copy()
     weights[1, 2] = 0
-    with pytest.raises(OptionError, match="a row whose highest weight is 0"):
+    with pytest.raises(OptionError, match=r"highest weight.*0"):
         Trace(
             tokens=trace.tokens,
             spans=trace.spans,
@@ -295,17 +296,17 @@ def test_a_trace_without_one_of_its_parts_is_refused_or_complete(name):
     if name == "heads":
         assert Trace.from_dict(data).heads is None
     else:
-        with pytest.raises(OptionError, match="must be a dictionary with"):
+        with pytest.raises(OptionError, match="dictionary"):
             Trace.from_dict(data)
 
 
 def test_a_trace_belongs_to_its_explanation(attention):
     trace = trace_of(AttentionGraph(attention))
-    with pytest.raises(OptionError, match="trace has 4 layers, but layer_scores has 2"):
+    with pytest.raises(OptionError, match=r"trace.*4 layers.*layer_scores.*2"):
         explanation_of(trace, layer=1, layer_scores=np.zeros((2, 6)))
-    with pytest.raises(OptionError, match="position is 6, but trace has 6 tokens"):
+    with pytest.raises(OptionError, match=r"position.*6.*6 tokens"):
         explanation_of(trace, position=6)
-    with pytest.raises(OptionError, match="trace must be a Trace"):
+    with pytest.raises(OptionError, match=r"trace.*Trace"):
         explanation_of(trace, trace="a trace")
     with pytest.raises(OptionError, match=r"spans\[0\]"):
         explanation_of(
@@ -337,7 +338,7 @@ def reader():
 
 
 def test_an_explanation_of_a_text_keeps_the_graph_it_was_read_off(reader):
-    explanation = reader.explain("keys open the doors", method="rollout", words=True)
+    explanation = reader.explain("keys open the doors", method="rollout", units="words")
     trace = explanation.trace
     assert trace.tokens == ("[CLS]", "keys", "open", "the", "doors", "[SEP]")
     assert trace.special == (True, False, False, False, False, True)
@@ -356,7 +357,7 @@ def test_heads_are_kept_when_asked_for_and_give_the_same_scores(reader):
     heads = kept.trace.heads / kept.trace.heads.sum(axis=-1, keepdims=True)
     fused = AttentionGraph(heads, heads="max").attention
     np.testing.assert_allclose(fused, kept.trace.attention(), atol=1e-4)
-    with pytest.raises(OptionError, match="keep_heads=True is for edges='attention'"):
+    with pytest.raises(OptionError, match=r"keep_heads.*True.*edges.*'attention'"):
         reader.explain(text, keep_heads=True, edges="value_norm")
     with pytest.raises(OptionError, match="keep_heads"):
         reader.explain(text, keep_heads="yes")
@@ -470,17 +471,17 @@ def test_an_image_keeps_a_small_copy_of_what_its_patches_cover(size, crop, cover
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"picture": "text"}, "bytes of a JPEG or PNG"),
-        ({"picture": b"<svg>"}, "bytes of a JPEG or PNG"),
-        ({"picture": b"\xff\xd8\xff" + bytes(1_000_000)}, "expected 1000000 or fewer"),
-        ({"picture": b"\xff\xd8\xff", "grid": None}, "given for a text"),
+        ({"picture": "text"}, "picture.*JPEG.*PNG"),
+        ({"picture": b"<svg>"}, "picture.*JPEG.*PNG"),
+        ({"picture": b"\xff\xd8\xff" + bytes(1_000_000)}, "1000000"),
+        ({"picture": b"\xff\xd8\xff", "grid": None}, "picture.*text"),
     ],
 )
 def test_what_is_no_picture_of_an_image_is_refused(given, message):
     with pytest.raises(OptionError, match=message):
         image_explanation(**given)
     data = image_explanation().to_dict() | {"picture": "?"}
-    with pytest.raises(OptionError, match="picture is not base64"):
+    with pytest.raises(OptionError, match=r"picture.*base64"):
         Explanation.from_dict(data)
 
 
@@ -494,6 +495,6 @@ def test_explain_saves_the_page_and_the_figure_beside_each_other(reader, tmp_pat
     assert '"heads":{"count":2' in page.read_text(encoding="utf-8")
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--png", str(tmp_path / "keys.svg")]) == 1
-    assert "--png must end in .png" in capsys.readouterr().err
+    assert re.search(r"--png.*\.png", capsys.readouterr().err)
     assert main([*arguments, "another text"]) == 1
-    assert "--html saves one explanation, and 2 texts were given" in capsys.readouterr().err
+    assert re.search("--html.*2 texts", capsys.readouterr().err)

@@ -24,7 +24,7 @@ def reaction_model(albert):
 
 def test_an_encoder_is_explained_at_cls_word_by_word(sentence_encoder):
     text = "The keys to the cabinet are on the table."
-    explanation = sentence_encoder.explain(text, method="rollout", words=True, special_tokens=False)
+    explanation = sentence_encoder.explain(text, method="rollout", units="words", special_tokens=False)
     assert explanation.tokens == (*text.removesuffix(".").split(), ".")
     model, tokenizer = sentence_encoder.model, sentence_encoder.tokenizer
     model.set_attn_implementation("eager")
@@ -78,7 +78,7 @@ def test_texts_of_the_decoder_are_explained_together_as_alone(language_model):
 
 def test_emoji_and_chinese_keep_their_characters_whole(language_model):
     text = "naïve 👩‍👩‍👧 说 中文 café"
-    words = language_model.explain(text, method="rollout", words=True)
+    words = language_model.explain(text, method="rollout", units="words")
     assert "👩‍👩‍👧" in words.tokens
     assert "naïve" in words.tokens
     assert {"说"} <= set(words.tokens)

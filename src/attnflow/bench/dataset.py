@@ -348,7 +348,7 @@ def _memory(options: DatasetOptions, engine: str) -> Record:
 
     The model is the one that ships with attnflow, small enough for many texts.
     """
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
     from attnflow.models.verb_number import checkpoint
 
     explainer = Explainer.from_pretrained(checkpoint(), device="cpu")

@@ -238,7 +238,7 @@ def explainable(tokens: int) -> tuple[Any, str]:
     Returns:
         An `attnflow.Explainer`, and the text.
     """
-    from attnflow.explain import Explainer
+    from attnflow.models import Explainer
 
     model, tokenizer = _encoder(None)
     ids = _encode(tokenizer, tokens)["input_ids"][0]

@@ -9,7 +9,8 @@ from collections import Counter
 from html import escape
 from typing import NamedTuple
 
-from attnflow.explanation import Explanation, clusters
+from attnflow.explanation import Explanation
+from attnflow.segment import clusters
 
 __all__ = [
     "METHOD_NAMES",

@@ -11,7 +11,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from attnflow.explanation import Explanation, clusters
+from attnflow.explanation import Explanation
+from attnflow.segment import clusters
 from attnflow.view import (
     METHOD_NAMES,
     answers,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.explanation import clusters
+from attnflow.segment import clusters
 from attnflow.view import visible
 
 if TYPE_CHECKING:

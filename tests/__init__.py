@@ -1,0 +1,1 @@
+"""The tests. They mirror src/attnflow folder by folder."""

@@ -1,0 +1,433 @@
+"""``attnflow evaluate``: files in, tables out."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from attnflow.cli import main
+from attnflow.errors import DataError, OptionError
+from attnflow.evaluate import Evaluation, evaluate
+from attnflow.evaluate.texts import read_texts
+from attnflow.view.evaluation import render_plain, show
+from tests.support import evaluation as evaluation_models
+from tests.support.evaluation import TEXTS
+
+FEW = ["--samples", "100", "--permutations", "99"]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return evaluation_models.classifier()
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return evaluation_models.decoder()
+
+
+@pytest.fixture(scope="module")
+def model(classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    classifier.model.save_pretrained(folder)
+    classifier.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join([*TEXTS[:4], "", "a " * 40]) + "\n")
+    return path
+
+
+def run(model, data, *options):
+    return main(["evaluate", "--model", str(model), "--data", str(data), *FEW, *map(str, options)])
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+
+def test_the_table_has_layers_across_and_methods_down(model, data, capsys):
+    assert run(model, data) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert re.search("4 texts.*attention", lines[0])
+    titles = [i for i, line in enumerate(lines) if re.match(r"\S.*blank out", line)]
+    table = titles[0]
+    assert lines[table + 1].split() == ["L1", "L2", "L3"]
+    assert [lines[table + i].split()[0] for i in (3, 5, 7)] == ["raw", "rollout", "flow"]
+    assert "special tokens" in lines[titles[1]]
+    assert any(line.startswith("  frequency ") for line in lines)
+    assert any(line.startswith("raw - rollout") for line in lines)
+    (skipped,) = [i for i, line in enumerate(lines) if line.startswith("2 texts")]
+    assert re.match("  5: .*empty", lines[skipped + 1])
+    assert re.match("  6: .*42 tokens", lines[skipped + 2])
+    table = lines[table:skipped]
+    assert max(map(len, table)) <= 80
+
+
+def test_the_numbers_are_those_of_evaluate(model, data, capsys, classifier):
+    options = ("--references", "blank_out,gradient_x_input", "--layers", "1,3", "--json")
+    assert run(model, data, *options) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = evaluate(
+        classifier,
+        TEXTS[:4],
+        references=("blank_out", "gradient_x_input"),
+        layers=[1, 3],
+        samples=100,
+        permutations=99,
+    ).to_dict(per_text=False)
+    assert found["results"] == expected["results"]
+    assert found["baselines"] == expected["baselines"]
+    assert found["comparisons"] == expected["comparisons"]
+    assert [item["number"] for item in found["skipped"]] == [5, 6]
+
+
+def test_results_are_saved_as_they_are_asked_for(model, data, tmp_path, capsys):
+    names = {"--output": "all.json", "--csv": "means.csv", "--plot": "layers.pdf"}
+    options = [part for option, name in names.items() for part in (option, tmp_path / name)]
+    assert run(model, data, *options) == 0
+    saved = Evaluation.load(tmp_path / "all.json")
+    assert len(saved.texts) == 4
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "means.csv").read_text())))
+    assert len(rows) == (3 * 3 + 4) * 2
+    assert (tmp_path / "layers.pdf").read_bytes().startswith(b"%PDF")
+    assert capsys.readouterr().err.count("saved ") == 3
+
+
+def test_labels_say_which_class_is_explained(model, tmp_path, capsys):
+    data = tmp_path / "films.tsv"
+    data.write_text(
+        "sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(TEXTS))
+    )
+    output = tmp_path / "all.json"
+    assert run(model, data, "--label-column", "label", "--limit", 4, "--output", output) == 0
+    assert [text.target for text in Evaluation.load(output).texts] == ["bad", "good"] * 2
+    assert [text.number for text in Evaluation.load(output).texts] == [2, 3, 4, 5]
+    assert run(model, data, "--label-column", "label", "--target", "good") == 1
+    assert "give one" in capsys.readouterr().err
+
+
+def test_a_decoders_options_are_passed_on(model, data, capsys):
+    options = ("--receptive-field", "both", "--drop-sink", "both", "--methods", "rollout")
+    assert run(model, data, *options, "--edges", "attention,effective", "--no-baselines") == 0
+    out = capsys.readouterr().out
+    assert "rollout attention /uniform" in out
+    assert re.search("blank out.*special tokens.*sink", out)
+    assert "baselines" not in out
+
+
+def test_a_stopped_run_goes_on_and_says_so(model, data, tmp_path, capsys):
+    store = tmp_path / "run.jsonl"
+    assert run(model, data, "--json") == 0
+    whole = capsys.readouterr().out
+    assert run(model, data, "--store", store, "--json") == 0
+    lines = store.read_bytes().splitlines(keepends=True)
+    store.write_bytes(b"".join(lines[:3]) + lines[3][:50])
+    capsys.readouterr()
+    assert run(model, data, "--store", store, "--json") == 0
+    captured = capsys.readouterr()
+    assert captured.out == whole
+    assert re.search(f"2 of 4 texts.*{re.escape(str(store))}", captured.err)
+    assert run(model, data, "--store", store, "--heads", "max") == 1
+    assert re.search("heads.*mean.*max", capsys.readouterr().err)
+
+
+CHILD = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import attnflow.evaluate.run as run
+measure = run.measure
+def slowly(*args, **options):
+    time.sleep(0.3)
+    return measure(*args, **options)
+run.measure = slowly
+from attnflow.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model, tmp_path, capsys):
+    data, store = tmp_path / "texts.txt", tmp_path / "run.jsonl"
+    data.write_text("\n".join(TEXTS) + "\n")
+    options = ["evaluate", "--model", str(model), "--data", str(data), "--store", str(store)]
+    command = [sys.executable, "-c", CHILD, *options, *FEW, "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        end = time.monotonic() + 300
+        while not store.exists() or store.read_bytes().count(b"\n") < 3:
+            assert child.poll() is None, child.communicate()
+            assert time.monotonic() < end, "the child did nothing"
+            time.sleep(0.01)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=300)
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    found = json.loads(out)
+    assert found["count"] >= 2
+    assert found["count"] + found["pending"] == len(TEXTS)
+    assert re.search(f"{found['count']} of 8 texts.*{re.escape(str(store))}", err)
+    assert "same command" in err
+    assert run(model, data, "--store", store, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["pending"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--methods", "cheese"], "methods.*'cheese'.*raw.*rollout.*flow"),
+        (["--methods", ","], "--methods.*','"),
+        (["--layers", "1,x"], "--layers.*'1,x'"),
+        (["--layers", "9"], "layer"),
+        (["--output", "x.xml"], r"\.json.*\.csv"),
+        (["--csv", "x.json"], r"\.csv"),
+        (["--plot", "nowhere/x.png"], "folder"),
+        (["--text-column", "text"], "plain text"),
+        (["--limit", "0"], "limit.*0"),
+        (["--frequencies", "none.json"], r"--frequencies.*none\.json"),
+        (["--data", "none.txt"], r"none\.txt.*No such file"),
+        (["--model", "./none"], r"\./none"),
+        (["--target", "ugly"], "target.*'ugly'"),
+    ],
+)
+def test_wrong_options_are_one_sentence(model, data, capsys, options, message):
+    assert run(model, data, *options) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("attnflow: error: ")
+    assert re.search(message, captured.err)
+    assert captured.out == ""
+
+
+def test_a_table_of_frequencies_is_read(model, data, tmp_path, capsys):
+    path = tmp_path / "counts.json"
+    path.write_text('{"the": 3}')
+    assert run(model, data, "--frequencies", path, "--json") == 0
+    path.write_text("[1]")
+    assert run(model, data, "--frequencies", path) == 1
+    assert "JSON object" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", "--help"])
+    assert ended.value.code == 0
+    assert "attnflow evaluate --data numpred.val --limit 200" in capsys.readouterr().out
+
+
+# ---- What is shown -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def evaluation(classifier):
+    return evaluate(classifier, [*TEXTS[:4], *[""] * 12], samples=100, permutations=99)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_gets_a_table_no_wider_than_it_is(evaluation, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    show(evaluation, terminal)
+    out = terminal.getvalue()
+    assert "\x1b[1" in out
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert max(map(len, plain.splitlines())) <= width
+    assert "rollout" in out
+    assert "\u2026" not in out
+
+
+def test_no_color_leaves_the_colours_out(evaluation, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured = re.compile(r"\x1b\[[0-9;]*[34]8;")
+    for value, expected in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        terminal = Terminal()
+        show(evaluation, terminal)
+        assert bool(coloured.search(terminal.getvalue())) == expected
+
+
+def test_plain_text_is_divided_where_it_is_narrow_and_keeps_to_its_encoding(evaluation):
+    text = render_plain(evaluation, width=30, encoding="ascii")
+    assert "(continued)" in text
+    assert "+-" in text
+    text.encode("ascii")
+    assert re.search("4 more.*13, 14, 15, 16", text)
+
+
+def test_tests_that_cannot_succeed_are_called_so(evaluation):
+    # Of four texts there are 16 ways to flip the signs, and 36 tests.
+    text = " ".join(render_plain(evaluation).split())
+    assert re.search("difference between two methods.*significant", text)
+    assert re.search("difference from baselines.*significant", text)
+    assert "more texts" in text
+
+
+def test_only_families_that_are_too_large_are_called_hopeless(decoder):
+    # Of eight texts there are 256 ways to flip the signs; 4 tests of receptive fields can succeed,
+    # and 40 against baselines cannot.
+    found = evaluate(decoder, TEXTS, receptive_field=(False, True), samples=100)
+    text = " ".join(render_plain(found).split())
+    assert re.search("difference from baselines.*significant", text)
+    assert "between two receptive fields" not in text
+
+
+def test_without_special_tokens_there_is_one_table(decoder):
+    found = evaluate(decoder, TEXTS[:3], samples=100, permutations=99)
+    text = render_plain(found)
+    assert len(re.findall(r"^\S.*blank out", text, re.M)) == 1
+
+
+# ---- Readers -------------------------------------------------------------------------------------
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def read(path, **options):
+    faults = []
+    texts = list(read_texts(path, on_fault=lambda *fault: faults.append(fault), **options))
+    return [tuple(text) for text in texts], faults
+
+
+def test_plain_text_is_one_text_a_line(tmp_path):
+    path = write(tmp_path / "a.txt", '\ufeffthe keys\r\n\n  \nare on, "the\ttable\nno end')
+    texts, faults = read(path)
+    assert texts == [
+        (1, "the keys", None),
+        (4, 'are on, "the\ttable', None),
+        (5, "no end", None),
+    ]
+    assert faults == [(2, "the text is empty"), (3, "the text is empty")]
+    assert read(path, limit=1) == ([(1, "the keys", None)], [])
+
+
+def test_csv_may_have_line_breaks_in_quotes(tmp_path):
+    path = write(tmp_path / "a.csv", 'id,text,label\n1,"the ""keys"",\nto",x\n2,a\n3,b,y\n')
+    texts, faults = read(path, label_column="label")
+    assert texts == [(3, 'the "keys",\nto', "x"), (5, "b", "y")]
+    assert [line for line, _ in faults] == [4]
+    assert re.search("2 columns.*3", faults[0][1])
+
+
+def test_tsv_has_no_quotes(tmp_path):
+    path = write(tmp_path / "a.tsv", 'words\tlabel\na "joy\t1\n\t0\n\nb\t1\t2\nc\t1\n')
+    texts, faults = read(path, text_column="words")
+    assert texts == [(2, 'a "joy', None), (6, "c", None)]
+    assert [number for number, _ in faults] == [3, 4, 5]
+
+
+def test_json_lines_are_objects_or_strings(tmp_path):
+    lines = ['{"text": "a b", "y": 1}', '"c d"', "{", "3", '{"y": 2}', "", '{"text": 7}']
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
+    texts, faults = read(path)
+    assert texts == [(1, "a b", None), (2, "c d", None)]
+    assert [number for number, _ in faults] == [3, 4, 5, 6, 7]
+    texts, faults = read(path, label_column="y")
+    assert texts == [(1, "a b", "1")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl"])
+def test_bytes_that_are_not_utf_8_cost_their_line_only(tmp_path, name):
+    nul = b"n\\u0000l" if name.endswith("jsonl") else b"n\0l"
+    lines = [b"text", b"good", b"b\xffd", nul, b"fine"]
+    if name.endswith("jsonl"):
+        lines = [b'{"text": "%s"}' % line for line in lines]
+    texts, faults = read(write(tmp_path / name, b"\n".join(lines)))
+    assert [text for _, text, _ in texts][-2:] == ["good", "fine"]
+    assert [number for number, _ in faults] == [3, 4]
+    assert "UTF-8" in faults[0][1]
+    assert "NUL" in faults[1][1]
+
+
+def test_files_may_be_gzipped(tmp_path):
+    content = "sentence\n" + "\n".join(f"text {i * i}" for i in range(5000))
+    path = write(tmp_path / "a.tsv.gz", gzip.compress(content.encode()))
+    texts, faults = read(path)
+    assert len(texts) == 5000
+    assert not faults
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(DataError, match=r"a\.tsv\.gz.*line \d+"):
+        read(path)
+    assert len(read(path, limit=10)[0]) == 10
+
+
+def test_verb_number_data_are_known_by_their_first_line(tmp_path):
+    path = write(tmp_path / "numpred.val", "VBZ\tthe key\nVBX\tthe\n\nVBP\tthe keys\n")
+    texts, faults = read(path)
+    assert texts == [(1, "the key", None), (4, "the keys", None)]
+    assert [number for number, _ in faults] == [2, 3]
+    assert read(path, label_column="label")[0] == [(1, "the key", "VBZ"), (4, "the keys", "VBP")]
+    header = "sentence\tverb_pos\tverb_index\tn_diff_intervening\n"
+    rows = "the keys are here\tVBP\t3\t0\nbad\na key is here\tVBZ\t3\t0\n"
+    path = write(tmp_path / "agr.tsv", header + rows)
+    texts, faults = read(path, label_column="label")
+    assert texts == [(2, "the keys", "VBP"), (4, "a key", "VBZ")]
+    assert [number for number, _ in faults] == [3]
+
+
+def test_empty_lines_before_the_first_do_not_hide_what_a_file_is(tmp_path):
+    path = write(tmp_path / "numpred.val", "\n\nVBZ\tthe key\n")
+    assert read(path) == (
+        [(3, "the key", None)],
+        [(1, "the line is empty"), (2, "the line is empty")],
+    )
+    path = write(tmp_path / "numpred.test.1", "the key\nVBZ\tthe key\n")
+    texts, faults = read(path)
+    assert texts == [(2, "the key", None)]
+    assert [number for number, _ in faults] == [1]
+    path = write(tmp_path / "a.csv", "\ntext,label\na joy,1\n")
+    assert read(path) == ([(3, "a joy", None)], [(1, "the line is empty")])
+
+
+def test_standard_input_is_read(monkeypatch):
+    class Input:
+        buffer = io.BytesIO(b'{"text": "the keys"}\n')
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    assert read("-")[0] == [(1, "the keys", None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "error", "message"),
+    [
+        ("a.txt", "", {}, DataError, "empty"),
+        ("a.csv", "a,b\n1,2\n", {}, DataError, "'a'.*'b'"),
+        ("a.csv", "a,b\n1,2\n", {"text_column": "c"}, OptionError, "'a'.*'b'"),
+        ("a.csv", "text\n1\n", {"label_column": "y"}, OptionError, "label_column.*'y'"),
+        ("a.json", "[1]", {}, DataError, "JSON object"),
+        ("a.txt", "a", {"format": "xml"}, OptionError, "format.*'xml'.*auto.*text"),
+        ("a.txt", "a", {"limit": -1}, OptionError, "limit.*-1"),
+        ("a.txt", "a", {"label_column": "y"}, OptionError, "plain text"),
+        ("n", "VBZ\ta b\n", {"label_column": "y"}, OptionError, "'label'"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, options, error, message):
+    with pytest.raises(error, match=message):
+        read(write(tmp_path / name, content), **options)
+
+
+def test_a_fault_is_an_error_where_nobody_takes_it(tmp_path):
+    path = write(tmp_path / "a.tsv", "text\tlabel\nx\n")
+    with pytest.raises(DataError, match=r"a\.tsv.*line 2.*1 columns.*2"):
+        list(read_texts(path))

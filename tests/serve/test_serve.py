@@ -1,0 +1,1099 @@
+"""attnflow serve: what it answers, whom it answers, and the page it gives."""
+
+import asyncio
+import http.server
+import json
+import re
+import signal
+import threading
+from contextlib import contextmanager, suppress
+from itertools import product
+
+import jsonschema_rs
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis.checks import load_all_checks
+
+from attnflow import Explainer, Explanation, OptionError, attention_flow
+from attnflow.cli import main
+from attnflow.models.verb_number import checkpoint
+from attnflow.serve import Limits, listen
+from attnflow.serve.guard import HEADERS, Hosts
+from attnflow.serve.metrics import Metrics
+from attnflow.serve.question import Question, Refused, read_question, schema
+from attnflow.serve.queue import FairQueue, Job
+from attnflow.serve.worker import TimeUp, _ticking
+from tests.support.serving import serving
+
+TOKEN = "a-token-of-24-characters"
+HOSTILE = (
+    "<script>window.ran = 1</script>",
+    '"><img src=x onerror="window.ran = 1">',
+    "</script>",
+    "&lt;",
+    "\x07\x1b[31m",
+    "\u202eevil",
+    "👩\u200d👩\u200d👧",
+)
+LONGEST = "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """A server with a token, a gate, and room for few."""
+    gate = tmp_path_factory.mktemp("gate") / "open"
+    options = ("--max-waiting", "4", "--max-waiting-each", "3", "--timeout", "4")
+    with serving(*options, gate=gate, token=TOKEN) as started:
+        started.gate = gate
+        yield started
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """A server with a gate that stands open, and time."""
+    gate = tmp_path_factory.mktemp("patient") / "open"
+    gate.touch()
+    with serving("--timeout", "600", gate=gate) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def explainer():
+    return Explainer.from_pretrained(checkpoint())
+
+
+@contextmanager
+def asking(server, *questions):
+    """Ask questions at once, each in a thread; the answers are there in the end."""
+    answers = [None] * len(questions)
+
+    def ask(index, text, client):
+        answers[index] = server.ask(text, client)
+
+    threads = [
+        threading.Thread(target=ask, args=(index, *question))
+        for index, question in enumerate(questions)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+# ---- What may be asked ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 400, "JSON"),
+        (b"{", 400, "JSON"),
+        (b"\xff", 400, "UTF-8"),
+        (b"[" * 100_000, 400, "nested"),
+        (b'{"text": "a", "residual": NaN}', 400, "NaN"),
+        (b'{"text": "a", "layer": %s}' % (b"1" * 5000), 400, "JSON"),
+        (b'{"text": "a", "text": "b"}', 422, '"text".*once'),
+        (b'{"text": {"a": 1, "a": 1}}', 422, '"a".*once'),
+        (b"[]", 422, "object"),
+        (b"{}", 422, "text.*missing"),
+        (b'{"text": "a", "colour": 1}', 422, '"colour".*text.*compare.*method'),
+        (b'{"text": ""}', 422, 'text.*"".*100'),
+        (b'{"text": null}', 422, "text.*null"),
+        (b'{"text": "\\ud800"}', 422, "surrogate"),
+        (b'{"text": "%s"}' % (b"a" * 101), 413, "text.*101 characters"),
+        (b'{"text": "a", "compare": "%s"}' % (b"a" * 101), 413, "compare.*101 characters"),
+        (b'{"text": "a", "method": "sum"}', 422, "method.*raw.*rollout.*flow"),
+        (b'{"text": "a", "layer": 0}', 422, "layer.*0"),
+        (b'{"text": "a", "layer": true}', 422, "layer.*true"),
+        (b'{"text": "a", "layer": 1.5}', 422, r"layer.*1\.5"),
+        (b'{"text": "a", "residual": 1.01}', 422, r"residual.*1\.01"),
+        (b'{"text": "a", "words": 1}', 422, "words.*1.*true.*false"),
+        (b'{"text": "a", "receptive_field": 1}', 422, "receptive_field.*1.*auto.*true.*false"),
+    ],
+)
+def test_a_body_that_is_not_a_question_is_refused_with_the_reason(body, status, message):
+    with pytest.raises(Refused, match=message) as refused:
+        read_question(body, Limits(characters=100))
+    assert refused.value.status == status
+
+
+VALUES = {
+    "text": ["a", "", 1, None, "a" * 20],
+    "compare": ["b", None, "", False],
+    "method": ["raw", "flow", "mean", None],
+    "layer": [1, 2.0, -1, 0, 10**7, "1", True],
+    "position": ["cls", 0, -3, "first", 1.5],
+    "target": ["plural", 0, None, "", []],
+    "heads": ["mean", 0, "median", False],
+    "residual": [0, 1, 0.25, -0.1, "0", True],
+    "receptive_field": ["auto", True, 0, "on"],
+    "keep_heads": [True, 0, None],
+}
+
+
+def test_questions_are_read_as_an_independent_validator_reads_the_schema():
+    limits = Limits(characters=10)
+    validator = jsonschema_rs.validator_for(schema(limits))
+    met = set()
+    for name, value, text in product(VALUES, range(7), ("a", None)):
+        values = VALUES[name]
+        body = {"text": text, name: values[value % len(values)]}
+        valid = validator.is_valid(body)
+        met.add(valid)
+        try:
+            read_question(json.dumps(body).encode(), limits)
+        except Refused:
+            assert not valid, body
+        else:
+            assert valid, body
+    assert met == {True, False}
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    question = read_question(b'{"text": "a", "layer": 2.0, "residual": 1}', Limits())
+    assert question.options["layer"] == 2
+    assert type(question.options["layer"]) is int
+
+
+def test_limits_are_checked():
+    with pytest.raises(OptionError, match=r"seconds.*0"):
+        Limits(seconds=0)
+    with pytest.raises(OptionError, match=r"tokens.*1\.5"):
+        Limits(tokens=1.5)
+
+
+# ---- Taking turns --------------------------------------------------------------------------------
+
+
+def job(client, text="a", seconds=60):
+    return Job(Question((text,), {}, False, False), client, seconds, lambda _: None)
+
+
+def test_a_client_with_many_requests_makes_others_wait_for_one():
+    queue = FairQueue(Limits())
+    for client in "aaaaabbc":
+        queue.put(job(client))
+    assert "".join(queue.get(0).client for _ in range(8)) == "abcabaaa"
+    assert queue.get(0) is None
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=20), st.integers(0, 10), st.data())
+def test_how_many_come_first_is_how_many_do(clients, taken, data):
+    queue = FairQueue(Limits(waiting=100, waiting_each=100))
+    jobs = [job(client) for client in clients]
+    for one in jobs:
+        queue.put(one)
+    for _ in range(min(taken, len(jobs) - 1)):
+        jobs.remove(queue.get(0))
+    chosen = data.draw(st.sampled_from(jobs))
+    ahead = queue.ahead(chosen)
+    for _ in range(ahead):
+        assert queue.get(0) is not chosen
+    assert queue.get(0) is chosen
+    assert queue.ahead(chosen) is None
+
+
+def test_waiting_requests_are_limited_for_each_client_and_for_all():
+    queue = FairQueue(Limits(waiting=3, waiting_each=2))
+    first = job("a")
+    for one in (first, job("a"), job("b")):
+        queue.put(one)
+    with pytest.raises(Refused, match=r"2 requests.*client") as refused:
+        queue.put(job("a"))
+    assert refused.value.status == 429
+    with pytest.raises(Refused, match="3 requests") as refused:
+        queue.put(job("c"))
+    assert refused.value.status == 503
+    assert int(refused.value.headers["Retry-After"]) > 0
+    queue.remove(first)
+    queue.remove(first)
+    queue.put(job("c"))
+    assert len(queue) == 3
+
+
+def test_the_solver_is_stopped_when_time_is_up_and_works_afterwards():
+    attention = np.random.default_rng(0).random((12, 300, 300)) ** 6
+    attention /= attention.sum(axis=-1, keepdims=True)
+    late = job("a", seconds=0.2)
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TimeUp), _ticking(late):
+        attention_flow(attention)
+    assert late.over
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert attention_flow(attention[:1], positions=[0]).shape == (1, 1, 300)
+
+
+def test_nothing_but_the_solver_is_stopped():
+    late = job("a")
+    late.given_up = True
+    with _ticking(late):
+        deadline = threading.Event()
+        assert not deadline.wait(0.3)
+
+
+# ---- Counting ------------------------------------------------------------------------------------
+
+
+def test_prometheus_reads_the_metrics(server):
+    metrics = Metrics('a "model"\\\n', "encoder")
+    metrics.answered("/", 200)
+    metrics.worked(0.03, "done")
+    metrics.worked(100.0, "stopped")
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(metrics.text(waiting=2, running=1))
+    }
+    (info,) = families["attnflow_model_info"].samples
+    assert info.labels == {"model": 'a "model"\\\n', "task": "encoder"}
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in families["attnflow_question_seconds"].samples
+        if sample.name.endswith("_bucket")
+    }
+    assert (buckets["0.025"], buckets["0.05"], buckets["60.0"], buckets["+Inf"]) == (0, 1, 1, 2)
+    status, headers, body = server.get("/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    names = {family.name for family in text_string_to_metric_families(body.decode())}
+    assert {"attnflow_requests", "attnflow_waiting", "process_resident_memory_bytes"} <= names
+    server.ask("the keys")
+    before = server.metric('attnflow_requests_total{path="/api/explain",status="200"}')
+    server.ask("the keys")
+    assert server.metric('attnflow_requests_total{path="/api/explain",status="200"}') == before + 1
+
+
+# ---- What it answers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"method": "rollout", "layer": 2, "edges": "value_norm"},
+        {"method": "raw", "heads": 3, "position": 2, "special_tokens": False},
+        {"edges": "gradient", "target": "VBZ", "words": True},
+    ],
+)
+def test_an_explanation_is_that_of_python(server, explainer, options):
+    text = "the keys to the cabinet"
+    status, answer = server.post({"text": text, **options, "trace": True})
+    assert status == 200
+    assert answer["pages"] is None
+    found = Explanation.from_dict(answer["explanations"][0])
+    expected = explainer.explain(text, **options)
+    assert found.tokens == expected.tokens
+    assert found.prediction.label == expected.prediction.label
+    np.testing.assert_allclose(found.layer_scores, expected.layer_scores, atol=1e-6)
+    assert found.trace is not None
+
+
+def test_where_the_model_lies_is_not_told(server):
+    model = json.loads(server.get("/api/model")[2])["model"]
+    assert model == "attnflow-verb-number"
+    _, answer = server.post({"text": "the keys", "page": True})
+    assert answer["explanations"][0]["model"] == model
+    assert str(checkpoint()) not in json.dumps(answer)
+
+
+def test_two_texts_are_compared(server, explainer):
+    texts = ["the key to the cabinet", "the keys to the cabinet"]
+    status, answer = server.post({"text": texts[0], "compare": texts[1], "page": True})
+    assert status == 200
+    for found, page, text in zip(answer["explanations"], answer["pages"], texts, strict=True):
+        assert found["text"] == text
+        assert found["prediction"]["label"] == explainer.explain(text).prediction.label
+        assert page["explanation"] == found
+        assert page["trace"]["layers"] == 6
+
+
+def test_a_stream_says_how_far_it_is_and_ends_with_the_answer(server):
+    body = json.dumps({"text": "the keys", "compare": "the key"})
+    kinds = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
+    status, headers, content = server.request("POST", "/api/explain", body, kinds)
+    assert status == 200
+    assert headers["Content-Type"] == "application/x-ndjson"
+    events = [json.loads(line) for line in content.splitlines()]
+    assert events[0]["event"] == "waiting"
+    stages = [(event["stage"], event["text"]) for event in events if event["event"] == "running"]
+    assert stages == [("model", 1), ("scores", 1), ("model", 2), ("scores", 2), ("answer", 2)]
+    assert events[-1]["event"] == "answer"
+    assert events[-1]["status"] == 200
+    assert len(events[-1]["body"]["explanations"]) == 2
+    body = json.dumps({"text": "the keys", "layer": 99})
+    status, _, content = server.request("POST", "/api/explain", body, kinds)
+    assert status == 200
+    last = json.loads(content.splitlines()[-1])
+    assert (last["status"], last["body"]["error"]["kind"]) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "message"),
+    [
+        ({"text": "the keys", "layer": 7}, 422, "layer.*7"),
+        ({"text": "the keys", "position": 9}, 422, "position.*9"),
+        ({"text": "the keys", "target": "plural"}, 422, "target.*VBZ.*VBP"),
+        ({"text": "   "}, 422, "text.*empty"),
+        ({"text": "a " * 200}, 422, "128"),
+        ({"text": "a " * 2000}, 413, "512"),
+        ({"text": "a " * 5001}, 413, "10000"),
+        ({"text": "the keys", "edges": "gradient", "heads": "max"}, 422, "heads.*'mean'"),
+        ({"text": "the keys", "text2": "the key"}, 422, '"text2"'),
+        (b"{", 400, "JSON"),
+        (b" " * 300_000, 413, "262144 bytes"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_the_reason(server, question, status, message):
+    found, answer = server.post(question)
+    assert (found, answer["error"]["status"]) == (status, status)
+    assert re.search(message, answer["error"]["message"])
+
+
+def test_a_body_that_says_it_is_huge_is_not_read(server):
+    with server.connected() as connection:
+        connection.putrequest("POST", "/api/explain")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(10**15))
+        connection.endheaders()
+        response = connection.getresponse()
+        assert response.status == 413
+        assert response.headers["Connection"] == "close"
+        assert "262144 bytes" in response.read().decode()
+
+
+def test_a_body_without_a_length_is_limited_too(server):
+    def parts():
+        for _ in range(100):
+            yield b" " * 4096
+
+    kinds = {"Content-Type": "application/json"}
+    status, _, _ = server.request("POST", "/api/explain", parts(), kinds)
+    assert status == 413
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/nothing", {}, 404),
+        ("GET", "/api/explain", {}, 405),
+        ("OPTIONS", "/api/explain", {}, 405),
+        ("GET", "/docs/", {}, 404),
+        ("GET", "/../pyproject.toml", {}, 404),
+        ("POST", "/api/explain", {"Content-Type": "text/plain"}, 415),
+        ("POST", "/api/explain", {"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ("POST", "/api/explain", {}, 415),
+        (
+            "POST",
+            "/api/explain",
+            {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+            415,
+        ),
+        (
+            "POST",
+            "/api/explain",
+            {"Content-Type": "application/json", "Attnflow-Client": "a b"},
+            422,
+        ),
+    ],
+)
+def test_errors_are_json_and_have_the_right_status(server, method, path, headers, status):
+    found, sent, body = server.request(method, path, b"{}" if method == "POST" else None, headers)
+    assert found == status
+    assert json.loads(body)["error"]["status"] == status
+    assert sent["Content-Type"] == "application/json"
+    assert (sent["Allow"] is not None) == (status == 405)
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for():
+    from attnflow.serve.app import Service
+    from attnflow.serve.worker import Model, Worker
+
+    limits = Limits(body_seconds=1)
+    queue, metrics = FairQueue(limits), Metrics("m", "encoder")
+    model = Model("m", "encoder", 1, 1, 1, 1, ("attention",), None, "a")
+    worker = Worker(None, queue, limits, metrics)
+    service = Service(model, worker, queue, limits, metrics, Hosts("127.0.0.1"))
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/explain",
+        "raw_path": b"/api/explain",
+        "query_string": b"",
+        "client": ("127.0.0.1", 5),
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+    }
+    asyncio.run(service(scope, receive, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert b"did not arrive within 1 seconds" in sent[1]["body"]
+
+
+def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
+    import uvicorn
+
+    from attnflow.serve import connection
+
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+
+    async def refuse(scope, receive, send):
+        await asyncio.sleep(0.5)  # which is no fault of the client's
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def drip(port, first):
+        """Send what there is, and then a byte now and then; return what is answered."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(first)
+        answer = asyncio.ensure_future(reader.read())
+        while not answer.done():
+            if first:
+                writer.write(b"x")
+            await asyncio.wait({answer}, timeout=0.05)
+        writer.close()
+        return answer.result() if answer.exception() is None else b""
+
+    async def all_of_them():
+        config = uvicorn.Config(refuse, lifespan="off", log_config=None)
+        loop, state = asyncio.get_running_loop(), uvicorn.server.ServerState()
+        listening = await loop.create_server(
+            lambda: connection.Connection(config, state, {}), "127.0.0.1", 0
+        )
+        port = listening.sockets[0].getsockname()[1]
+        async with asyncio.timeout(30):
+            found = await asyncio.gather(*(drip(port, part) for part in (b"", head[:20], head)))
+        assert not state.connections
+        listening.close()
+        return found
+
+    silent, partly, refused = asyncio.run(all_of_them())
+    assert silent == partly == b""
+    assert refused.startswith(b"HTTP/1.1 401")
+
+
+def test_a_text_in_any_script_comes_back_as_it_was(server):
+    for text in (" ".join(HOSTILE), LONGEST, "مفاتيح الخزانة", "机の上の鍵", "\x00"):
+        status, answer = server.post({"text": text, "method": "raw"})
+        assert status == 200
+        assert answer["explanations"][0]["text"] == text
+
+
+# ---- Schemathesis --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_every_answer_is_as_described(server, mode):
+    described = schemathesis.openapi.from_url(f"{server.address}openapi.json")
+    load_all_checks()
+    # What a schema allows may still be wrong for this model: layer 7, or a text of nothing.
+    unfit = schemathesis.checks.CHECKS.get_one("positive_data_acceptance")
+    # A text that is too long is refused with 413, which this check does not know as a refusal.
+    rejected = schemathesis.checks.CHECKS.get_one("negative_data_rejection")
+    for found in described.get_all_operations():
+        operation = found.ok()
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @settings(max_examples=25, suppress_health_check=list(HealthCheck))
+        def answer(case):
+            response = case.call(timeout=60)
+            known = [unfit, rejected] if response.status_code == 413 else [unfit]
+            case.validate_response(response, excluded_checks=known)
+
+        with suppress(Unsatisfiable):  # nothing can be wrong with a request that takes nothing
+            answer()
+
+
+def test_the_description_is_valid_and_names_every_kind_of_error(server):
+    status, _, body = server.get("/openapi.json")
+    assert status == 200
+    described = json.loads(body)
+    assert described["openapi"].startswith("3.1")
+    assert set(described["paths"]) == {"/api/explain", "/api/model", "/healthz", "/metrics"}
+    source = "".join(
+        (checkpoint().parents[1] / "serve" / name).read_text(encoding="utf-8")
+        for name in ("app.py", "guard.py", "queue.py", "question.py", "worker.py")
+    )
+    raised = set(re.findall(r'Refused\(\s*\d+,\s*"(\w+)"', source))
+    kinds = described["components"]["schemas"]["Error"]["properties"]["error"]["properties"]["kind"]
+    assert raised | {"not_found", "wrong_method"} == set(kinds["enum"])
+
+
+# ---- Whom it answers -----------------------------------------------------------------------------
+
+
+def test_every_answer_has_a_strict_policy_and_no_cookie(server):
+    for path in ("/", "/page.js", "/docs", "/openapi.json", "/api/model", "/healthz", "/nothing"):
+        _, headers, _ = server.get(path)
+        for name, value in HEADERS.items():
+            assert headers[name] == value
+        assert headers["Set-Cookie"] is None
+        assert headers["Access-Control-Allow-Origin"] is None
+        assert headers["Server"] is None
+    assert "unsafe" not in HEADERS["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:8000", True),
+        ("LOCALHOST", True),
+        ("localhost.:80", True),
+        ("[::1]:8000", True),
+        ("named.example", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:8000", False),
+        ("localhost@evil.example", False),
+        ("evil.example:80:localhost", False),
+        ("192.0.2.1", False),
+        ("", False),
+        ("127.0.0.1:999999", False),
+        ("2130706433", False),
+    ],
+)
+def test_a_server_knows_its_own_names(host, known):
+    assert Hosts("127.0.0.1", ["Named.example"]).knows(host) is known
+
+
+def test_a_server_on_all_addresses_is_asked_by_address_or_by_a_name_it_was_given():
+    hosts = Hosts("0.0.0.0", ["named.example"])
+    assert hosts.knows("192.0.2.1:8000")
+    assert hosts.knows("[2001:db8::1]:8000")
+    assert not hosts.knows("evil.example:8000")
+    assert Hosts("192.0.2.1").knows("192.0.2.1")
+    assert not Hosts("192.0.2.1").knows("192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:{port}"}, 421),
+        ({"Host": "localhost:{port}"}, 200),
+        ({"Origin": "http://127.0.0.1:{port}"}, 200),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:{port}"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+    ],
+)
+def test_no_page_of_another_site_is_answered(server, headers, status):
+    sent = {name: value.replace("{port}", str(server.port)) for name, value in headers.items()}
+    assert server.post({"text": "the keys"}, sent)[0] == status
+    assert server.request("GET", "/metrics", headers=sent)[0] == status
+
+
+def test_a_link_may_lead_to_the_page(server):
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert server.request("GET", "/", headers=headers)[0] == 200
+    assert server.request("GET", "/page.js", headers=headers)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Host", ["localhost", "evil.example"]),
+        ("Origin", ["http://localhost", "http://evil.example"]),
+        ("Content-Type", ["application/json", "text/plain"]),
+        ("Attnflow-Client", ["a", "b"]),
+    ],
+)
+def test_a_header_that_is_there_twice_is_refused(server, name, values):
+    with server.connected() as connection:
+        connection.putrequest("POST", "/api/explain", skip_host=name == "Host")
+        for value in values:
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+
+
+def test_a_token_is_asked_for_and_compared(gated):
+    assert gated.get("/api/model")[0] == 200
+    for credentials in (
+        None,
+        "Bearer",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Basic {TOKEN}",
+        "é",
+    ):
+        headers = {} if credentials is None else {"Authorization": credentials}
+        for method, path in (("GET", "/api/model"), ("GET", "/metrics"), ("POST", "/api/explain")):
+            status, sent, _ = gated.request(method, path, headers=headers, token=False)
+            assert status == 401
+            assert sent["WWW-Authenticate"].startswith("Bearer")
+    # Only what says nothing about the model is to be had without it.
+    for path in ("/", "/page.js", "/page.css", "/docs", "/openapi.json", "/healthz"):
+        status, _, body = gated.request("GET", path, token=False)
+        assert status == 200
+        assert b"verb-number" not in body
+        assert TOKEN.encode() not in body
+
+
+# ---- Waiting, limits and time --------------------------------------------------------------------
+
+
+def test_requests_wait_within_limits_and_none_waits_for_ever(gated):
+    gated.gate.unlink(missing_ok=True)
+    with asking(gated, ("please wait", "a")) as first:
+        gated.until("attnflow_running", 1)
+        with asking(gated, *[("the keys", "a")] * 3) as waiting:
+            gated.until("attnflow_waiting", 3)
+            status, answer = gated.ask("the keys", "a")
+            assert (status, answer["error"]["kind"]) == (429, "too_many")
+            with asking(gated, ("the key", "b")) as other:
+                gated.until("attnflow_waiting", 4)
+                kinds = {"Content-Type": "application/json"}
+                status, headers, body = gated.request(
+                    "POST", "/api/explain", b'{"text": "the keys"}', kinds
+                )
+                assert (status, json.loads(body)["error"]["kind"]) == (503, "busy")
+                assert int(headers["Retry-After"]) > 0
+                assert gated.get("/healthz")[0] == 200
+    # The model was held up all the time: each was told so, and nothing is left behind.
+    for status, answer in (*first, *waiting, *other):
+        assert (status, answer["error"]["kind"]) == (504, "too_late")
+    assert gated.metric("attnflow_waiting") == 0
+    gated.gate.touch()
+    gated.until("attnflow_running", 0)
+    assert gated.ask("the keys", "a")[0] == 200
+
+
+def test_a_client_that_goes_away_is_not_worked_for(gated):
+    gated.gate.unlink(missing_ok=True)
+    with asking(gated, ("please wait", "a")) as first:
+        gated.until("attnflow_running", 1)
+        for kind in ("application/json", "application/x-ndjson"):
+            with gated.connected() as connection:
+                headers = {
+                    "Authorization": f"Bearer {TOKEN}",
+                    "Content-Type": "application/json",
+                    "Accept": kind,
+                }
+                connection.request("POST", "/api/explain", b'{"text": "the keys"}', headers)
+                gated.until("attnflow_waiting", 1)
+            gated.until("attnflow_waiting", 0)
+        done = gated.metric('attnflow_questions_total{outcome="done"}')
+        gated.gate.touch()
+    assert first[0][0] == 200
+    assert gated.metric('attnflow_questions_total{outcome="done"}') == done + 1
+
+
+def test_a_solve_is_stopped_when_its_time_is_up(gated):
+    gated.gate.touch()
+    stopped = 'attnflow_questions_total{outcome="stopped"}'
+    before = gated.metric(stopped)
+    status, answer = gated.ask("please solve", "a", method="flow")
+    assert (status, answer["error"]["kind"]) == (504, "too_late")
+    gated.until(stopped, before + 1)
+    gated.until("attnflow_running", 0)
+    assert gated.ask("the keys", "a", method="flow")[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_solve_is_stopped_when_its_client_has_gone(patient, kind):
+    stopped = 'attnflow_questions_total{outcome="stopped"}'
+    before = patient.metric(stopped)
+    with patient.connected() as connection:
+        headers = {"Content-Type": "application/json", "Accept": kind}
+        body = b'{"text": "please solve", "method": "flow"}'
+        connection.request("POST", "/api/explain", body, headers)
+        patient.until("attnflow_running", 1)
+    patient.until(stopped, before + 1)
+    assert patient.metric("attnflow_running") == 0
+    assert patient.ask("the keys", method="flow")[0] == 200
+
+
+# ---- Starting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--host", "0.0.0.0"], r"--host 0\.0\.0\.0.*token"),
+        (["--host", "::"], "token"),
+        (["--host", "0.0.0.0", "--token", "short"], "5 characters.*16"),
+        (["--token", "a token with spaces in it"], "spaces"),
+        (["--host", "not an address"], "address"),
+        (["--host", "192.0.2.1", "--token", TOKEN], "listen"),
+        (["--port", "70000"], "65535"),
+        (["--max-waiting", "0"], "waiting.*0"),
+        (["--timeout", "nan"], "seconds.*nan"),
+        (["--model", "./nothing-here"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_is_loaded(
+    options, message, capsys, monkeypatch
+):
+    monkeypatch.delenv("ATTNFLOW_TOKEN", raising=False)
+    assert main(["serve", "--port", "0", *options]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_port_that_is_taken_is_said(server, capsys):
+    assert main(["serve", "--port", str(server.port)]) == 1
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_this_machine_alone_is_served_without_a_token():
+    for host in ("127.0.0.1", "localhost", "127.0.0.2"):
+        with listen(host, 0, token=None) as listening:
+            assert listening.getsockname()[0].startswith(("127.", "::1"))
+    with listen("0.0.0.0", 0, token=TOKEN) as listening:
+        assert listening.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_missing_extra_is_named(capsys, monkeypatch):
+    from attnflow.cli import serve
+
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    assert main(["serve"]) == 1
+    assert 'pip install "attnflow[serve]"' in capsys.readouterr().err
+
+
+def test_a_model_that_reads_images_is_not_served():
+    from types import SimpleNamespace
+
+    from attnflow import ModelError
+    from attnflow.serve.worker import read_model
+
+    model = SimpleNamespace(task="image-classification", name="vit")
+    with pytest.raises(ModelError, match="text"):
+        read_model(model, Limits())
+
+
+# ---- The page ------------------------------------------------------------------------------------
+
+
+class Shown:
+    """A served page, and what it complained about and asked for."""
+
+    def __init__(self, page, server):
+        self.page = page
+        self.complaints = []
+        self.requests = []
+        self.server = server
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, path=""):
+        self.page.goto(f"{self.server.address}{path}")
+        return self
+
+    def ready(self, results=1, **state):
+        wanted = "".join(f"[data-{name}='{value}']" for name, value in state.items())
+        self.page.locator(".ask:not([aria-busy]) form[aria-label]").wait_for()
+        for result in range(results):
+            self.page.locator(f"[data-result='{result}'][data-flow=done]{wanted}").wait_for()
+        assert self.page.locator("[data-result]").count() == results
+        return self
+
+    def explain(self, text):
+        self.page.locator("#text").fill(text)
+        self.page.get_by_role("button", name="Explain").click()
+        return self
+
+
+@pytest.fixture
+def show(browser):
+    contexts, every = [], []
+
+    def open_page(server, **options):
+        context = browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **options})
+        contexts.append(context)
+        shown = Shown(context.new_page(), server)
+        every.append(shown)
+        return shown
+
+    yield open_page
+    for shown in every:
+        assert shown.complaints == []
+        assert all(url.startswith((shown.server.address, "blob:")) for url in shown.requests)
+        assert shown.page.context.cookies() == []
+    for context in contexts:
+        context.close()
+
+
+def test_a_text_is_typed_and_explained(show, server):
+    shown = show(server).open().ready()
+    assert shown.page.locator(".text").inner_text() == "[CLS] The keys to the cabinet"
+    shown.page.locator("#text").fill("the key to the old cabinets")
+    shown.page.keyboard.press("Enter")
+    shown.page.locator(".text-part").get_by_text("[CLS] the key to the old cabinets").wait_for()
+    shown.ready()
+    assert "VBZ" in shown.page.locator(".subtitle").inner_text()
+    assert "Explained in" in shown.page.locator(".progress").inner_text()
+
+
+def test_two_texts_are_compared_side_by_side(show, server, explainer):
+    shown = show(server).open().ready()
+    page = shown.page
+    page.get_by_label("Compare with another text").check()
+    assert page.locator("#compare").input_value() == "The keys to the cabinet"
+    page.locator("#compare").fill("The key to the cabinet")
+    page.keyboard.press("Enter")
+    shown.ready(2)
+    boxes = [page.locator(f"[data-result='{i}']").bounding_box() for i in (0, 1)]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    words = page.locator(".comparison").inner_text()
+    assert "answer" in words
+    for layer, method in ((6, "rollout"), (2, "rollout"), (2, "raw"), (3, "flow")):
+        page.locator("#method").select_option(method)
+        page.locator("#layer").select_option(str(layer))
+        shown.ready(2, method=method, layer=layer)
+        rows = page.locator(".pairs tbody tr").all()
+        found = np.array(
+            [[float(cell) for cell in row.locator(".value").all_inner_texts()] for row in rows]
+        )
+        for column, text in enumerate(("The keys to the cabinet", "The key to the cabinet")):
+            expected = explainer.explain(text, method=method, layer=layer).scores
+            np.testing.assert_allclose(found[:, column], expected, atol=6e-4)
+    assert page.locator(".pairs tr.differs").inner_text().split()[0] == "keys"
+    # What is looked at stays what it is when edges are switched.
+    page.locator("[data-result='0'] .token[data-token='2']").click()
+    shown.ready(2, position=2)
+    page.locator("#edges").select_option("value_norm")
+    page.locator(".ask[aria-busy]").wait_for(state="detached")
+    shown.ready(2, position=2)
+    page.get_by_label("Compare with another text").uncheck()
+    shown.ready(1)
+    assert page.locator(".comparison").is_hidden()
+
+
+def test_texts_of_different_length_are_paired_where_they_agree(show, server):
+    shown = show(server).open().ready()
+    page = shown.page
+    page.get_by_label("Compare with another text").check()
+    page.locator("#compare").fill("The rusty keys to cabinet doors")
+    page.get_by_role("button", name="Explain").click()
+    shown.ready(2)
+    rows = [
+        (row.locator("th").inner_text(), row.locator(".name").inner_text())
+        for row in page.locator(".pairs tbody tr").all()
+    ]
+    assert rows == [
+        ("[CLS]", "[CLS]"),
+        ("The", "The"),
+        ("\u2013", "rusty"),
+        ("keys", "keys"),
+        ("to", "to"),
+        ("the", "\u2013"),
+        ("cabinet", "cabinet"),
+        ("\u2013", "doors"),
+    ]
+
+
+def test_method_layer_head_and_edges_are_switched(show, server, explainer):
+    shown = show(server).open().ready()
+    page = shown.page
+    page.locator("#method").select_option("flow")
+    page.locator("#layer").select_option("3")
+    shown.ready(method="flow", layer=3)
+    # And back: what is chosen in the page is shown in the form.
+    page.locator("[data-method-choice=raw]").click()
+    page.locator("[data-result] input[type=range]").fill("2")
+    shown.ready(method="raw", layer=2)
+    assert page.locator("#method").input_value() == "raw"
+    assert page.locator("#layer").input_value() == "2"
+    page.locator("[data-result] .slider select").select_option("5")
+    shown.ready(method="raw", layer=2, head=5)
+    for choice, value, options in (
+        ("#heads", "4", {"heads": 4}),
+        ("#heads", "mean", {}),
+        ("#edges", "value_norm", {"edges": "value_norm"}),
+        ("#edges", "gradient", {"edges": "gradient"}),
+    ):
+        page.locator(choice).select_option(value)
+        shown.ready(method="raw", layer=2)
+        table = page.locator("details.numbers")
+        table.locator("summary").click()
+        table.locator("tbody tr").first.wait_for()
+        found = [
+            float(row.locator("td").first.inner_text()) for row in table.locator("tbody tr").all()
+        ]
+        expected = explainer.explain(
+            "The keys to the cabinet", method="raw", layer=2, **options
+        ).scores
+        np.testing.assert_allclose(found, expected, rtol=6e-3, atol=1e-4)
+    assert page.locator("#heads option:not([disabled])").count() == 1
+
+
+def test_hostile_texts_are_text(show, server):
+    shown = show(server).open().ready()
+    page = shown.page
+    page.get_by_label("Compare with another text").check()
+    page.locator("#compare").fill(" ".join(HOSTILE))
+    page.locator("#text").fill(LONGEST)
+    page.get_by_role("button", name="Explain").click()
+    page.get_by_text("onerror").first.wait_for()
+    shown.ready(2)
+    first, second = (page.locator(f"[data-result='{i}'] .text").inner_text() for i in (0, 1))
+    assert LONGEST in first
+    for part in ("<script>window.ran = 1</script>", "</script>", "&lt;", "\u241b[31m"):
+        assert part in second
+    for method in ("raw", "rollout", "flow"):
+        page.locator("#method").select_option(method)
+        shown.ready(2, method=method)
+    assert page.evaluate("window.ran") is None
+    assert page.locator("main script, main img, main iframe").count() == 0
+    assert page.locator("script").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1300
+
+
+def test_an_error_is_said_and_the_next_text_is_explained(show, server):
+    shown = show(server).open().ready()
+    page = shown.page
+    shown.explain("a " * 200)
+    page.get_by_role("alert").get_by_text(
+        "The text has 201 tokens, and the model takes 128; shorten it"
+    ).wait_for()
+    shown.explain("the keys")
+    page.locator(".text-part").get_by_text("[CLS] the keys", exact=True).wait_for()
+    assert page.locator(".problem").inner_text() == ""
+
+
+def test_the_page_asks_for_the_token_and_keeps_it_to_itself(show, gated):
+    gated.gate.touch()
+    shown = show(gated).open()
+    page = shown.page
+    page.get_by_label("Token").fill("not the token of it")
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_text("This is not the token of the server.").wait_for()
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Go on").click()
+    shown.ready()
+    # The browser says that the first two requests were refused.
+    assert len(shown.complaints) == 2
+    assert all("401" in text for text in shown.complaints)
+    shown.complaints.clear()
+    other = show(gated).open(f"#token={TOKEN}").ready()
+    assert TOKEN not in other.page.url
+    assert other.page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 0]
+    assert not any(TOKEN in url for url in other.requests)
+
+
+def test_a_slow_answer_can_be_watched_and_stopped(show, gated):
+    gated.gate.touch()
+    shown = show(gated).open(f"#token={TOKEN}").ready()
+    gated.gate.unlink()
+    page = shown.page
+    page.locator("#text").fill("please wait")
+    page.keyboard.press("Enter")
+    page.get_by_text("The model reads the text").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped.").wait_for()
+    gated.gate.touch()
+    gated.until("attnflow_running", 0)
+
+
+def test_a_page_of_another_site_cannot_drive_the_server(browser, server):
+    asked = f"{server.address}api/explain"
+    tried = f"""
+    <!doctype html><title>evil</title><img src="{server.address}metrics">
+    <form method="post" enctype="text/plain" action="{asked}" target="frame">
+    <input name='{{"text": "the keys", "target": "' value='"}}'></form>
+    <iframe name="frame"></iframe>
+    <script>
+    const send = (kind) => fetch("{asked}", {{
+      method: "POST", mode: kind ? "cors" : "no-cors", body: '{{"text": "the keys"}}',
+      headers: kind ? {{ "Content-Type": kind }} : {{}} }}).then(() => "answered", () => "refused");
+    document.forms[0].submit();
+    Promise.all([send(""), send("text/plain"), send("application/json")])
+      .then((all) => {{ document.title = all.join(); }});
+    </script>
+    """
+
+    class Evil(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(tried.encode())
+
+        def log_message(self, *_):
+            pass
+
+    before = server.metric('attnflow_questions_total{outcome="done"}')
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as evil:
+        threading.Thread(target=evil.serve_forever, daemon=True).start()
+        with browser.new_context() as context:
+            page = context.new_page()
+            page.goto(f"http://localhost:{evil.server_address[1]}/")
+            page.wait_for_function("document.title !== 'evil'")
+            # An answer of no-cors cannot be read; that nothing was done is counted below.
+            assert page.title().split(",")[1:] == ["refused", "refused"]
+        evil.shutdown()
+    assert server.metric('attnflow_questions_total{outcome="done"}') == before
+    assert server.metric('attnflow_requests_total{path="/api/explain",status="403"}') > 0
+
+
+def test_the_description_is_a_page_without_scripts(show, server):
+    shown = show(server, java_script_enabled=False).open("docs")
+    words = shown.page.locator("main").inner_text()
+    for part in ("POST /api/explain", "receptive_field", "Attnflow-Client", "application/x-ndjson"):
+        assert part in words
+    assert shown.page.locator("script").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_complain_about(show, server, gated, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    def violations(page):
+        return [
+            (violation["id"], [node["html"][:200] for node in violation["nodes"]])
+            for violation in Axe().run(page).response["violations"]
+        ]
+
+    shown = show(server, color_scheme=scheme).open().ready()
+    shown.page.get_by_label("Compare with another text").check()
+    shown.page.locator("#compare").fill("The key to the cabinet")
+    shown.page.keyboard.press("Enter")
+    shown.ready(2)
+    assert violations(shown.page) == []
+    assert violations(shown.open("docs").page) == []
+    asking_for_token = show(gated, color_scheme=scheme).open()
+    asking_for_token.page.get_by_label("Token").wait_for()
+    assert violations(asking_for_token.page) == []
+    asking_for_token.complaints.clear()
+
+
+@pytest.mark.parametrize("width", [320, 700])
+def test_nothing_sticks_out_of_a_narrow_screen(show, server, width):
+    shown = show(server, viewport={"width": width, "height": 800}).open().ready()
+    shown.page.get_by_label("Compare with another text").check()
+    shown.page.locator("#compare").fill(f"The {'x' * 2000} key")
+    shown.page.get_by_role("button", name="Explain").click()
+    shown.ready(2)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    region = shown.page.get_by_role("region", name="Scores of both texts")
+    assert region.evaluate("element => element.scrollWidth <= element.clientWidth")

@@ -1,0 +1,372 @@
+"""Figures and pages of explanations."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from attnflow.errors import OptionError
+from attnflow.explanation import Explanation, Prediction
+from attnflow.view import figures, theme
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script>",
+    "&lt;",
+    "$x^2$",
+    "\x1b[31m\x00",
+    "👩‍👩‍👧",
+    "x" * 10_000,
+)
+
+
+def explanation(tokens, layers=6, layer=4, special=(), **more):
+    """An explanation with the scores of a random model, and CLS above all others."""
+    scores = np.random.default_rng(0).dirichlet(np.ones(len(tokens)), layers)
+    scores[:, 0] += 1
+    spans, text = [], ""
+    for token in tokens:
+        spans.append((len(text), len(text) + len(token)))
+        text += token + " "
+    return Explanation(
+        tokens=tokens,
+        scores=scores[layer - 1],
+        layer_scores=scores,
+        method="rollout",
+        layer=layer,
+        position=0,
+        target="plural",
+        prediction=Prediction("plural", 1, 0.9),
+        text=text,
+        spans=[None if i in special else span for i, span in enumerate(spans)],
+        special=[i in special for i in range(len(tokens))],
+        model="a model",
+        task="classification",
+        options={"edges": "attention"},
+        saturation=None,
+        notes=(),
+        **more,
+    )
+
+
+def test_a_figure_shows_layers_over_tokens_and_scales_to_ordinary_tokens():
+    shown = explanation(("[CLS]", "the", "keys", "to", "it"), special=[0])
+    figure, axes = shown.plot()
+    assert isinstance(figure, Figure)
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(shown.tokens)
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"L{i}" for i in range(1, 7)]
+    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_weight() == "bold"]
+    assert bold == ["L4"]
+    (image,) = axes.get_images()
+    np.testing.assert_array_equal(image.get_array(), shown.layer_scores)
+    assert image.get_clim() == (0.0, shown.layer_scores[:, 1:].max())
+
+
+def test_a_figure_is_drawn_into_axes_that_are_given():
+    given = Figure().add_subplot()
+    figure, axes = explanation(("the", "keys")).plot(ax=given)
+    assert axes is given
+    assert figure is given.figure
+
+
+def test_200_tokens_have_labels_that_can_be_told_apart(tmp_path):
+    long = explanation(tuple(f"word{i}" for i in range(200)), layers=30)
+    _, axes = long.plot()
+    assert 20 <= len(axes.get_xticklabels()) <= 80
+    long.save(tmp_path / "long.png")
+    with Image.open(tmp_path / "long.png") as picture:
+        assert picture.width > picture.height > 300
+
+
+def test_an_images_patches_are_drawn_where_they_are():
+    tokens = ("[CLS]", "0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
+    patches = explanation(tokens, special=[0], grid=(2, 3))
+    patches = Explanation.from_dict({**patches.to_dict(), "spans": [None] * 7, "text": ""})
+    _, axes = patches.plot()
+    (image,) = axes.get_images()
+    np.testing.assert_array_equal(image.get_array(), patches.scores[1:].reshape(2, 3))
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf", ".html"])
+def test_hostile_tokens_are_text_in_every_file(tmp_path, ending):
+    path = tmp_path / f"hostile{ending}"
+    explanation(("[CLS]", *HOSTILE), special=[0]).save(path)
+    content = path.read_bytes()
+    assert len(content) > 1000
+    if ending == ".svg":
+        assert b"<script" not in content
+        assert b"<img" not in content
+
+
+# ---- Every kind of figure ------------------------------------------------------------------------
+
+WORDS = ("the", "key", "to", "the", "cabinets", "in", "an", "old", "house", "was", "lost", "by")
+FIVE = ("[CLS]", "the", "keys", "to", "cabinets")
+TWO_HUNDRED = ("[CLS]", *(WORDS[i % len(WORDS)] for i in range(198)), "[SEP]")
+
+
+def graph(tokens, layers=6):
+    return np.random.default_rng(1).dirichlet(np.full(len(tokens), 0.2), (layers, len(tokens)))
+
+
+def draw(kind, tokens, ax=None):
+    shown = explanation(tokens, special=[0])
+    if kind == "heat map":
+        return figures.heat_map(shown, ax)
+    if kind == "bars":
+        return figures.token_bars(shown, ax)
+    if kind == "comparison":
+        other = Explanation.from_dict({**shown.to_dict(), "method": "flow"})
+        return figures.comparison({"rollout": shown, "flow": other, tokens[-1]: shown}, ax)
+    return figures.attention_graph(graph(tokens), tokens, ax=ax, title=tokens[-1])
+
+
+KINDS = ("heat map", "bars", "comparison", "graph")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [FIVE, TWO_HUNDRED], ids=["5 tokens", "200 tokens"])
+def test_no_label_lies_over_another_or_outside_the_figure(kind, tokens):
+    figure, axes = draw(kind, tokens)
+    figure.draw_without_rendering()
+    page = figure.bbox.padded(1.0)
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        texts = [tick.label1 for tick in ticks if tick.label1.get_text()]
+        assert len(texts) >= 3
+        boxes = [text.get_window_extent() for text in texts]
+        # Slanted labels have boxes that overlap although the words do not.
+        straight = [
+            box for box, text in zip(boxes, texts, strict=True) if text.get_rotation() in (0, 90)
+        ]
+        for first, second in itertools.pairwise(straight):
+            assert not first.padded(-0.5).overlaps(second.padded(-0.5))
+        for box in boxes:
+            assert page.x0 <= box.x0
+            assert box.x1 <= page.x1
+            assert page.y0 <= box.y0
+            assert box.y1 <= page.y1
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [("heat map", ".pdf"), ("bars", ".svg"), ("comparison", ".png"), ("graph", ".pdf")],
+)
+def test_hostile_tokens_are_drawn_as_text_in_every_figure(kind, ending):
+    tokens = ("[CLS]", *HOSTILE, "鑰匙", "مفتاح", "$\\frac{", "", "  ", "\n", "\U0010fffd")
+    figure, axes = draw(kind, tokens)
+    names = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    assert "$x^2$" in names
+    assert "\\x1b[31m\\x00" in names
+    assert "\\U0010fffd" in names
+    assert not any(label.get_parse_math() for label in axes.get_xticklabels() if kind != "bars")
+    # Under our settings a glyph that is missing is a warning, and a warning is an error.
+    assert len(theme.content(figure, ending)) > 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_figure_is_drawn_into_axes_that_are_given(kind):
+    whole = Figure()
+    given = whole.subplots(1, 2)[1]
+    figure, axes = draw(kind, FIVE, given)
+    assert axes is given
+    assert figure is whole
+    with pytest.raises(OptionError, match=r"ax.*\blist\b"):
+        draw(kind, FIVE, [])
+
+
+def test_figures_leave_pyplot_and_settings_alone():
+    code = (
+        "import sys, matplotlib\n"
+        "before = matplotlib.rcParams.copy()\n"
+        "from attnflow.view import figures, theme\n"
+        "drawn = figures.layer_map([[0.5, 0.5]], ['the', 'keys'])[0]\n"
+        "theme.content(drawn, '.pdf')\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+        "assert dict.__eq__(matplotlib.rcParams, before)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
+def test_the_same_figure_is_the_same_file(ending):
+    first, second = (theme.content(draw("graph", FIVE)[0], ending) for _ in range(2))
+    assert first == second
+
+
+def test_a_pdf_has_the_fonts_that_publishers_take():
+    content = theme.content(draw("heat map", FIVE)[0], ".pdf")
+    assert b"/Type3" not in content
+    assert b"/CIDFontType2" in content or b"/TrueType" in content
+
+
+# ---- Colours -------------------------------------------------------------------------------------
+
+
+def to_lab(rgb):
+    """CIELAB of sRGB, after CIE 15 and IEC 61966-2-1."""
+    rgb = np.asarray(rgb, dtype=float)
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+    xyz = linear @ np.transpose(to_xyz) / [0.95047, 1.0, 1.08883]
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    x, y, z = np.moveaxis(f, -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+
+
+def test_colours_of_scores_are_even_and_get_darker_all_the_way():
+    lab = to_lab(theme.scale()(np.arange(256))[:, :3])
+    steps = np.linalg.norm(np.diff(lab, axis=0), axis=-1)
+    assert steps.max() < 1.05 * steps.min()
+    assert (np.diff(lab[:, 0]) < 0).all()
+    assert lab[0, 0] > 95
+    assert lab[-1, 0] < 20
+
+
+def test_methods_are_told_apart_without_colour():
+    from matplotlib.colors import to_rgb
+
+    lightness = sorted(to_lab(to_rgb(style.colour))[0] for style in theme.STYLES.values())
+    assert min(np.diff(lightness)) > 15
+    assert len({style.marker for style in (*theme.STYLES.values(), *theme.OTHERS)}) == 9
+
+
+# ---- Each figure ---------------------------------------------------------------------------------
+
+
+def test_a_graph_draws_the_heaviest_edges_and_nothing_that_weighs_nothing():
+    weights = np.zeros((2, 3, 3))
+    weights[0] = [[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.25, 0.75]]
+    weights[1] = [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.9, 0.1]]
+    _, axes = figures.attention_graph(weights, ["a", "b", "c"])
+    (lines, _nodes) = axes.collections
+    drawn = {
+        (int(y1), int(x1), int(x0)) for (x1, y1), (x0, _) in np.array(lines.get_segments()).tolist()
+    }
+    assert drawn == {(layer + 1, k, m) for layer, k, m in np.argwhere(weights > 0).tolist()}
+    widths = {tuple(edge): width for edge, width in zip(drawn, lines.get_linewidths(), strict=True)}
+    assert len(set(widths.values())) == 6
+    _, axes = figures.attention_graph(weights, ["a", "b", "c"], edges=2)
+    assert len(axes.collections[0].get_segments()) == 2
+
+
+def test_a_traced_position_gives_all_of_it_to_each_layer():
+    weights = graph(FIVE, layers=3)
+    traced = figures._traced(weights, 2)
+    np.testing.assert_allclose(traced.sum(axis=(1, 2)), 1.0)
+    # What arrives at the input is attention rollout, without a residual.
+    expected = (weights[2] @ weights[1] @ weights[0])[2]
+    np.testing.assert_allclose(traced[0].sum(axis=0), expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens", "options", "message"),
+    [
+        (np.ones((2, 2)), ["a", "b"], {}, r"weights.*\(2, 2\)"),
+        (np.ones((1, 2, 2)), ["a"], {}, "1 token"),
+        (np.ones((1, 2, 2)), ["a", "b"], {"edges": 0}, "edges.*0"),
+        (np.ones((1, 2, 2)), ["a", "b"], {"position": 2}, "position.*2"),
+    ],
+)
+def test_a_graph_says_what_is_wrong(weights, tokens, options, message):
+    with pytest.raises(OptionError, match=message):
+        figures.attention_graph(weights, tokens, **options)
+
+
+def test_bars_are_as_long_as_scores_and_special_tokens_do_not_dwarf_them():
+    shown = explanation(FIVE, special=[0])
+    _, axes = figures.token_bars(shown)
+    lengths = [bar.get_width() for bar in axes.patches]
+    np.testing.assert_allclose(lengths[1:], shown.scores[1:])
+    assert lengths[0] < shown.scores[0]
+    numbers = [text.get_text() for text in axes.texts]
+    assert numbers[0] == f"{shown.scores[0]:.3f} →"
+    assert numbers[1:] == [f"{score:.3f}" for score in shown.scores[1:]]
+
+
+def test_a_comparison_has_a_row_for_each_and_its_numbers():
+    first = explanation(FIVE, special=[0])
+    second = Explanation.from_dict({**first.to_dict(), "scores": (first.scores**2).tolist()})
+    _, axes = figures.comparison([first, second])
+    (image,) = axes.get_images()
+    expected = [item.scores / item.scores[1:].max() for item in (first, second)]
+    np.testing.assert_allclose(image.get_array(), expected)
+    assert len(axes.texts) == 10
+    with pytest.raises(OptionError, match="'b'"):
+        figures.comparison({"a": first, "b": explanation(("the", "keys"))})
+    with pytest.raises(OptionError, match=r"explanations.*empty"):
+        figures.comparison([])
+
+
+def test_correlation_over_layers_draws_means_intervals_and_gaps():
+    curve = [
+        {"layer": 1, "mean": 0.1, "ci": [0.0, 0.2]},
+        {"layer": 3, "mean": None, "ci": [None, None]},
+        {"layer": 6, "mean": 0.5, "ci": [0.4, 0.6]},
+    ]
+    _, axes = figures.correlation_over_layers(
+        {"flow": curve, "mine": [0.3, 0.2]}, baselines={"position": 0.25}
+    )
+    flow, mine, *_ = axes.lines
+    assert flow.get_xdata().tolist() == [1, 3, 6]
+    np.testing.assert_array_equal(flow.get_ydata(), [0.1, np.nan, 0.5])
+    assert mine.get_ydata().tolist() == [0.3, 0.2]
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["flow", "mine", "position"]
+    assert len(axes.collections) == 1
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ({}, "curves"),
+        ({"flow": []}, "'flow'.*layers"),
+        ({"flow": [{"std": 1.0}]}, "layer 1.*'flow'.*'mean'"),
+    ],
+)
+def test_correlation_over_layers_says_what_is_wrong(curves, message):
+    with pytest.raises(OptionError, match=message):
+        figures.correlation_over_layers(curves)
+
+
+def test_an_overlay_colours_only_what_the_model_saw():
+    patches = Explanation.from_dict(
+        {
+            **explanation(("[CLS]", "0,0", "0,1"), special=[0], grid=(1, 2)).to_dict(),
+            "text": "",
+            "spans": [None] * 3,
+            "options": {"area": [0.0, 0.25, 1.0, 0.75]},
+        }
+    )
+    photo = np.arange(4 * 8 * 3, dtype=np.uint8).reshape(4, 8, 3)
+    _, axes = figures.image_overlay(patches, photo)
+    grey, drawn = axes.get_images()
+    expected = np.asarray(Image.fromarray(photo).convert("L")) / 255
+    np.testing.assert_allclose(grey.get_array(), expected, atol=1 / 255)
+    seen = ~np.ma.getmaskarray(drawn.get_array())
+    assert seen.tolist() == [[False, False, True, True, True, True, False, False]] * 4
+    with pytest.raises(OptionError, match="image"):
+        figures.image_overlay(explanation(FIVE), photo)
+    with pytest.raises(OptionError, match=r"alpha.*2"):
+        figures.image_overlay(patches, photo, alpha=2)
+    with pytest.raises(OptionError, match=r"image.*\(3,\)"):
+        figures.image_overlay(patches, np.zeros(3))
+
+
+def test_scores_of_another_shape_than_the_tokens_are_refused():
+    with pytest.raises(OptionError, match=r"values.*\(2, 3\)"):
+        figures.layer_map(np.ones((2, 3)), ["a", "b"])
+    with pytest.raises(OptionError, match=r"special.*1"):
+        figures.layer_map(np.ones((2, 2)), ["a", "b"], special=[True])
+    with pytest.raises(OptionError, match="draw"):
+        figures.layer_map(np.ones((0, 2)), ["a", "b"])
