@@ -3,7 +3,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { answersOf, found, paged, searchText, select } from "../../src/attnflow/view/browse/rows.js";
+import {
+  answersOf,
+  found,
+  paged,
+  searchText,
+  select,
+} from "../../src/attnflow/view/browse/rows.js";
 
 function row(number, words, answer, probability, saturation = null) {
   const pieces = [["[CLS]", [0]]];
@@ -56,7 +62,10 @@ test("a word that is searched for comes before words that it is a part of", () =
 });
 
 test("answers are counted, the most frequent first", () => {
-  assert.deepEqual(answersOf(ROWS), [["plural", 2], ["singular", 1]]);
+  assert.deepEqual(answersOf(ROWS), [
+    ["plural", 2],
+    ["singular", 1],
+  ]);
 });
 
 test("a page that is not there is the nearest that is", () => {
