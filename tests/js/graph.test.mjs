@@ -22,7 +22,9 @@ test("rollout is the product of the layers", () => {
   let all = weights[0];
   for (let layer = 2; layer <= 4; layer += 1) all = product(weights[layer - 1], all);
   for (let position = 0; position < 5; position += 1) {
-    graph.rollout(4, position).forEach((value, token) => near(value, all[position][token]));
+    for (const [token, value] of graph.rollout(4, position).entries()) {
+      near(value, all[position][token]);
+    }
   }
 });
 

@@ -13,7 +13,7 @@ import {
 
 function row(number, words, answer, probability, saturation = null) {
   const pieces = [["[CLS]", [0]]];
-  words.forEach((word, i) => pieces.push([" ", []], [word, [i + 1]]));
+  for (const [i, word] of words.entries()) pieces.push([" ", []], [word, [i + 1]]);
   const made = {
     row: number,
     id: `k${number}`,

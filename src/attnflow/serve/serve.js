@@ -325,9 +325,11 @@ class Served {
   }
 
   complain(message) {
-    this.progress && (this.progress.textContent = "");
-    if (!this.problem)
-      this.fill((this.problem = this.make("p", { class: "problem", role: "alert" })));
+    if (this.progress) this.progress.textContent = "";
+    if (!this.problem) {
+      this.problem = this.make("p", { class: "problem", role: "alert" });
+      this.fill(this.problem);
+    }
     this.problem.textContent = message;
   }
 

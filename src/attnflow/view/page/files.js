@@ -22,11 +22,7 @@ export const filesPart = {
     const shapes = [];
     let y = margin + 14;
     const write = (text, size, weight, fill) => {
-      for (const line of wrap(
-        text,
-        inner,
-        (part) => this.fit(part, inner, size, weight) === part,
-      )) {
+      for (const line of wrap(text, (part) => this.fit(part, inner, size, weight) === part)) {
         shapes.push({ text: line, x: margin, y, size, weight, fill });
         y += size * 1.45;
       }
@@ -130,7 +126,7 @@ export const filesPart = {
   },
 };
 
-function wrap(text, width, fits) {
+function wrap(text, fits) {
   const lines = [];
   let line = "";
   for (const word of text.split(" ")) {

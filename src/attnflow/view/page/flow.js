@@ -330,7 +330,7 @@ export class Network {
         from[token] = 0;
         let left = most;
         for (let k = 0; k < tokens && left > 0; k += 1) {
-          let amount = from[k] < to[k] ? from[k] : to[k];
+          let amount = Math.min(from[k], to[k]);
           if (steps > 1 && spare[k] < amount) amount = spare[k];
           if (amount === 0) continue;
           if (left < amount) amount = left;

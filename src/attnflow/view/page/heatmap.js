@@ -147,7 +147,7 @@ export const heatmapPart = {
 
   hoverHeat(event) {
     const at = this.atHeat(event);
-    if (!at || !at.method) return this.hideTip();
+    if (!at?.method) return this.hideTip();
     return this.showTip(event, this.describeCell(at));
   },
 
