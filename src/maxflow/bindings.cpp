@@ -72,9 +72,8 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
     }
     if (!complete) throw nb::python_error();
     maxflow::Amount* data = values.get();
-    nb::capsule owner(values.release(), [](void* p) noexcept {
-        delete[] static_cast<maxflow::Amount*>(p);
-    });
+    nb::capsule owner(values.release(),
+                      [](void* p) noexcept { delete[] static_cast<maxflow::Amount*>(p); });
     return Result(data, 3, shape, owner);
 }
 
@@ -102,8 +101,9 @@ std::pair<maxflow::Amount, std::vector<std::pair<std::size_t, std::size_t>>> min
 NB_MODULE(_maxflow, m) {
     m.doc() = "Exact maximum flow in layered networks with integer capacities.";
     m.attr("UNLIMITED") = maxflow::unlimited;
-    m.def("flow", &flow, "capacities"_a, "layers"_a, "positions"_a, "tokens"_a, "num_threads"_a,
-          "Maximum flows from (layer, position) to token, as an array (layers, positions, tokens).");
+    m.def(
+        "flow", &flow, "capacities"_a, "layers"_a, "positions"_a, "tokens"_a, "num_threads"_a,
+        "Maximum flows from (layer, position) to token, as an array (layers, positions, tokens).");
     m.def("min_cut", &min_cut, "capacities"_a, "position"_a, "token"_a,
           "The value of a minimum cut below (len(capacities), position), and its source side.");
 }

@@ -55,8 +55,8 @@ class Worker {
         std::vector<std::size_t> order(n_);
         bool exact = true;
         for (std::size_t l = 1; l <= deepest; ++l) {
-            const std::size_t* wanted = std::find(request_.tops.data(),
-                                                  request_.tops.data() + request_.tops.size(), l);
+            const std::size_t* wanted =
+                std::find(request_.tops.data(), request_.tops.data() + request_.tops.size(), l);
             const std::size_t i = static_cast<std::size_t>(wanted - request_.tops.data());
             const bool asked = i < request_.tops.size();
             for (std::size_t k = 0; k < n_ && l < deepest; ++k) {

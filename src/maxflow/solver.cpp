@@ -124,7 +124,8 @@ Amount Solver::source_down(std::size_t l, Amount limit) const {
 Amount Solver::columns(Amount limit) {
     Amount total = 0;
     const auto sink_down = [&](std::size_t l, Amount most) {
-        for (std::size_t below = 1; below < l; ++below) most = std::min(most, sink_[at(below) + t_]);
+        for (std::size_t below = 1; below < l; ++below)
+            most = std::min(most, sink_[at(below) + t_]);
         return most;
     };
     const auto send_down = [&](std::size_t off, std::size_t on, Amount x) {
@@ -156,8 +157,8 @@ Amount Solver::columns(Amount limit) {
             const std::size_t p = q + fall;
             const Amount most = source_down(p, sink_down(q, limit - total));
             if (most == 0) continue;
-            const Amount x = transfer(&source_[at(p) + low_], &sink_[at(q) + low_], &spare_[low_],
-                                      width, most);
+            const Amount x =
+                transfer(&source_[at(p) + low_], &sink_[at(q) + low_], &spare_[low_], width, most);
             if (x > 0) send_down(p, q, x);
         }
     }

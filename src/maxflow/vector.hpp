@@ -19,7 +19,8 @@ void add_minima(Amount* to, Amount x, const Amount* a, Amount limit, std::size_t
 // how much that was.
 Amount transfer(Amount* a, Amount* b, Amount* c, std::size_t n, Amount limit);
 
-// carried[k] += (got[k] - got_left[k]) - (sent[k] - sent_left[k]); left[k] = capacity[k] - carried[k]
+// carried[k] += (got[k] - got_left[k]) - (sent[k] - sent_left[k])
+// left[k] = capacity[k] - carried[k]
 void fall(Amount* carried, Amount* left, const Amount* capacity, const Amount* got,
           const Amount* got_left, const Amount* sent, const Amount* sent_left, std::size_t n);
 

@@ -96,8 +96,8 @@ class Maker {
     double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
     Graph make() {
-        static const char* families[] = {"one-hot", "uniform", "peaked", "soft",  "causal",
-                                         "banded",  "blocks",  "sink",   "ties",  "tiny",
+        static const char* families[] = {"one-hot", "uniform", "peaked", "soft", "causal",
+                                         "banded",  "blocks",  "sink",   "ties", "tiny",
                                          "sparse",  "wide",    "passing"};
         Graph g;
         g.family = families[between(0, std::size(families) - 1)];

@@ -1,11 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { INKS, fromOklch, shade } from "../../src/attnflow/view/page/colour.js";
+import { fromOklch, INKS, shade } from "../../src/attnflow/view/page/colour.js";
 import { heatAt, heatLayout, relativeShades } from "../../src/attnflow/view/page/heat.js";
-import { edgeAt, graphEdges, graphMasses, graphRows } from "../../src/attnflow/view/page/layered.js";
+import {
+  edgeAt,
+  graphEdges,
+  graphMasses,
+  graphRows,
+} from "../../src/attnflow/view/page/layered.js";
 import { Numbers } from "../../src/attnflow/view/page/numbers.js";
 import { characters } from "../../src/attnflow/view/page/scene.js";
-import { WORKED, graphOf, randomLayers } from "./graphs.mjs";
+import { graphOf, randomLayers, WORKED } from "./graphs.mjs";
 
 function channels(hex) {
   return [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -68,7 +73,12 @@ test("a point of the heat maps is found in its method, layer and row", () => {
   const numbers = { tokens: 10, layers: 6 };
   for (const [index, block] of layout.blocks.entries()) {
     for (let layer = 1; layer <= 6; layer += 1) {
-      const found = heatAt(layout, numbers, block.x + (layer - 0.5) * layout.cell, 3.5 * layout.row);
+      const found = heatAt(
+        layout,
+        numbers,
+        block.x + (layer - 0.5) * layout.cell,
+        3.5 * layout.row,
+      );
       assert.deepEqual(found, { method: ["raw", "rollout", "flow"][index], layer, token: 3 });
     }
   }
@@ -90,7 +100,13 @@ function numbersOf(layers) {
   const explanation = { method: "rollout", layer_scores: layers.map(() => []) };
   const labels = Array.from({ length: tokens }, (_, i) => `t${i}`);
   const data = { explanation, labels, special: labels.map(() => false), trace: { bits: 24 } };
-  const trace = { attention: graph.attention, residual: graph.residual, tokens, heads: null, mask: null };
+  const trace = {
+    attention: graph.attention,
+    residual: graph.residual,
+    tokens,
+    heads: null,
+    mask: null,
+  };
   return new Numbers(data, trace);
 }
 
@@ -113,7 +129,10 @@ test("of many tokens the graph shows those that matter, and those chosen", () =>
   const rows = graphRows(numbers, state, masses);
   assert.ok(rows.length < 60);
   assert.ok(rows.includes(59) && rows.includes(0));
-  assert.deepEqual(rows, rows.toSorted((a, b) => a - b));
+  assert.deepEqual(
+    rows,
+    rows.toSorted((a, b) => a - b),
+  );
   const least = Math.min(...rows.filter((k) => k !== 59 && k !== 0).map((k) => masses[1][k]));
   for (let k = 1; k < 59; k += 1) assert.ok(rows.includes(k) || masses[1][k] <= least);
 });

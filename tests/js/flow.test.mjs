@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Network } from "../../src/attnflow/view/page/flow.js";
-import { WORKED, graphOf, random, randomLayers, smallestCut } from "./graphs.mjs";
+import { graphOf, random, randomLayers, smallestCut, WORKED } from "./graphs.mjs";
 
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} is not ${b}`);
 
@@ -46,7 +46,10 @@ test("the edges cut sum to the flow, and the flow is kept at every position betw
     const network = new Network(graph);
     const [position, token] = [Math.floor(next() * 12), Math.floor(next() * 12)];
     const { value, bound, edges, cut, kind } = network.trace(5, position, token);
-    near(cut.reduce((sum, edge) => sum + edge[3], 0), value);
+    near(
+      cut.reduce((sum, edge) => sum + edge[3], 0),
+      value,
+    );
     assert.ok(value <= bound);
     assert.equal(kind === "between", value < bound);
     const balance = new Map();

@@ -23,9 +23,21 @@ export function graphOf(layers, share = 0.5) {
 
 /** The example that the Python tests work out by hand, too. */
 export const WORKED = [
-  [[0, 0.75, 0.25], [0.5, 0.5, 0], [0, 0.5, 0.5]],
-  [[0.25, 0.25, 0.5], [0, 0.75, 0.25], [0, 0.75, 0.25]],
-  [[0.5, 0, 0.5], [0.25, 0.25, 0.5], [0.5, 0, 0.5]],
+  [
+    [0, 0.75, 0.25],
+    [0.5, 0.5, 0],
+    [0, 0.5, 0.5],
+  ],
+  [
+    [0.25, 0.25, 0.5],
+    [0, 0.75, 0.25],
+    [0, 0.75, 0.25],
+  ],
+  [
+    [0.5, 0, 0.5],
+    [0.25, 0.25, 0.5],
+    [0.5, 0, 0.5],
+  ],
 ];
 
 /** Random attention, with some weights of exactly nothing. */

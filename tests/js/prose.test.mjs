@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  TEXT,
   cutSentence,
   describePrediction,
   formatScore,
@@ -11,16 +10,21 @@ import {
   quote,
   rawFinding,
   saturationSentence,
+  TEXT,
   topFinding,
 } from "../../src/attnflow/view/page/prose.js";
 
 const plain = (text) => text.replace(/[\u2068\u2069]/g, "");
 
 test("numbers are written in three digits", () => {
-  assert.deepEqual(
-    [0, 1, 0.5694, 0.0517, 0.00012, 0.99999].map(formatScore),
-    ["0", "1.00", "0.569", "0.0517", "1.20e-4", "1.00"],
-  );
+  assert.deepEqual([0, 1, 0.5694, 0.0517, 0.00012, 0.99999].map(formatScore), [
+    "0",
+    "1.00",
+    "0.569",
+    "0.0517",
+    "1.20e-4",
+    "1.00",
+  ]);
 });
 
 test("a share is never rounded to all or nothing", () => {
@@ -43,15 +47,35 @@ test("the highest scores are those that count, ties in their order", () => {
 });
 
 test("raw attention to a blended position says little about words", () => {
-  const given = { where: "layer 6", position: "CLS", top: "keys", weight: 0.3, effective: 2.2, count: 9 };
-  assert.match(rawFinding({ ...given, own: 0.08 }), /about 2 of 9.*keys \(0\.300\).*only 8 %.*little/);
+  const given = {
+    where: "layer 6",
+    position: "CLS",
+    top: "keys",
+    weight: 0.3,
+    effective: 2.2,
+    count: 9,
+  };
+  assert.match(
+    rawFinding({ ...given, own: 0.08 }),
+    /about 2 of 9.*keys \(0\.300\).*only 8 %.*little/,
+  );
   assert.match(rawFinding({ ...given, own: 0.95 }), /still is its own token, to 95 %/);
-  assert.match(rawFinding({ ...given, own: null, where: "layer 1" }), /nothing but the words themselves/);
+  assert.match(
+    rawFinding({ ...given, own: null, where: "layer 1" }),
+    /nothing but the words themselves/,
+  );
   assert.match(rawFinding({ ...given, effective: 8.6, own: 0.1 }), /almost everywhere alike/);
 });
 
 test("the first token of a decoder is not taken for what it says", () => {
-  const given = { where: "layer 30", position: "river", top: "The", weight: 0.5, effective: 4, count: 12 };
+  const given = {
+    where: "layer 30",
+    position: "river",
+    top: "The",
+    weight: 0.5,
+    effective: 4,
+    count: 12,
+  };
   assert.match(rawFinding({ ...given, own: 1, sink: true }), /nowhere else to go/);
   assert.doesNotMatch(rawFinding({ ...given, own: 1 }), /nowhere else to go/);
 });
@@ -72,26 +96,54 @@ test("a predicted word is named without the space before it", () => {
 
 test("flow that hardly tells words apart is said to", () => {
   const given = { method: "flow", where: "layer 6", position: "CLS", relative: false };
-  const tops = [["a", 0.57], ["b", 0.56]];
+  const tops = [
+    ["a", 0.57],
+    ["b", 0.56],
+  ];
   assert.match(topFinding({ ...given, tops, lowest: 0.55 }), /between 0\.550 and 0\.570/);
   assert.doesNotMatch(topFinding({ ...given, tops, lowest: 0.1 }), /between/);
-  assert.match(topFinding({ ...given, tops, lowest: 0.1, low: 0.5 }), /nine of ten of them.*0\.500 and 0\.570/);
+  assert.match(
+    topFinding({ ...given, tops, lowest: 0.1, low: 0.5 }),
+    /nine of ten of them.*0\.500 and 0\.570/,
+  );
   assert.match(topFinding({ ...given, tops: [], lowest: Infinity }), /Nothing reaches/);
 });
 
 test("words that score alike are not told apart by their order", () => {
   const given = { method: "flow", where: "layer 6", position: "CLS", relative: false, lowest: 0.2 };
-  const tops = [["a", 1], ["b", 1], ["c", 1]];
-  assert.match(topFinding({ ...given, tops, alike: 5 }), /from 5 words alike, a, b, c and 2 more \(1\.00 each\)\./);
-  assert.match(topFinding({ ...given, tops, alike: 3 }), /from a \(1\.00\), b \(1\.00\) and c \(1\.00\)\./);
+  const tops = [
+    ["a", 1],
+    ["b", 1],
+    ["c", 1],
+  ];
+  assert.match(
+    topFinding({ ...given, tops, alike: 5 }),
+    /from 5 words alike, a, b, c and 2 more \(1\.00 each\)\./,
+  );
+  assert.match(
+    topFinding({ ...given, tops, alike: 3 }),
+    /from a \(1\.00\), b \(1\.00\) and c \(1\.00\)\./,
+  );
   assert.match(topFinding({ ...given, tops, saturated: true }), /the same for any other position/);
   assert.doesNotMatch(topFinding({ ...given, tops }), /any other position/);
 });
 
 test("what special tokens take of a rollout is said before the words", () => {
-  const given = { method: "rollout", where: "layer 6", position: "CLS", relative: false, tops: [["a", 0.02]] };
-  assert.match(topFinding({ ...given, lowest: 0, apart: 0.71 }), /71 % of CLS .* special tokens; of the words/);
-  assert.match(topFinding({ ...given, lowest: 0, apart: 0 }), /the most of .* comes from a \(0\.0200\)/);
+  const given = {
+    method: "rollout",
+    where: "layer 6",
+    position: "CLS",
+    relative: false,
+    tops: [["a", 0.02]],
+  };
+  assert.match(
+    topFinding({ ...given, lowest: 0, apart: 0.71 }),
+    /71 % of CLS .* special tokens; of the words/,
+  );
+  assert.match(
+    topFinding({ ...given, lowest: 0, apart: 0 }),
+    /the most of .* comes from a \(0\.0200\)/,
+  );
 });
 
 test("saturation is said in words, with the layer from which it holds", () => {
@@ -106,11 +158,45 @@ test("saturation is said in words, with the layer from which it holds", () => {
 
 test("what limits a flow is said: the token, the position, or what lies between", () => {
   const names = (i) => ["CLS", "keys", "the"][i];
-  const cut = (kind, edges) => ({ kind, cut: edges, value: edges.reduce((sum, e) => sum + e[3], 0) });
-  assert.match(cutSentence(cut("token", [[1, 0, 1, 0.2], [1, 1, 1, 0.2]]), "layer 3", 0, 1, names), /token itself.*2 edges/);
-  assert.match(cutSentence(cut("position", [[3, 0, 0, 1]]), "layer 3", 0, 1, names), /limits it is the position/);
-  const between = cutSentence(cut("between", [[3, 0, 2, 0.25], [1, 2, 1, 0.125]]), "layer 3", 0, 1, names);
-  assert.match(between, /At most 0\.375 .* keys to CLS in layer 3.*bottleneck.*1 edge into layer 3 \(0\.250/);
+  const cut = (kind, edges) => ({
+    kind,
+    cut: edges,
+    value: edges.reduce((sum, e) => sum + e[3], 0),
+  });
+  assert.match(
+    cutSentence(
+      cut("token", [
+        [1, 0, 1, 0.2],
+        [1, 1, 1, 0.2],
+      ]),
+      "layer 3",
+      0,
+      1,
+      names,
+    ),
+    /token itself.*2 edges/,
+  );
+  assert.match(
+    cutSentence(cut("position", [[3, 0, 0, 1]]), "layer 3", 0, 1, names),
+    /limits it is the position/,
+  );
+  const between = cutSentence(
+    cut("between", [
+      [3, 0, 2, 0.25],
+      [1, 2, 1, 0.125],
+    ]),
+    "layer 3",
+    0,
+    1,
+    names,
+  );
+  assert.match(
+    between,
+    /At most 0\.375 .* keys to CLS in layer 3.*bottleneck.*1 edge into layer 3 \(0\.250/,
+  );
   assert.match(between, /The widest of them, 0\.250, goes from the to CLS in layer 3/);
-  assert.match(cutSentence({ kind: "between", cut: [], value: 0 }, "layer 3", 0, 1, names), /Nothing can flow/);
+  assert.match(
+    cutSentence({ kind: "between", cut: [], value: 0 }, "layer 3", 0, 1, names),
+    /Nothing can flow/,
+  );
 });

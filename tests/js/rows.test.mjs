@@ -3,11 +3,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { answersOf, found, paged, searchText, select } from "../../src/attnflow/view/browse/rows.js";
+import {
+  answersOf,
+  found,
+  paged,
+  searchText,
+  select,
+} from "../../src/attnflow/view/browse/rows.js";
 
 function row(number, words, answer, probability, saturation = null) {
   const pieces = [["[CLS]", [0]]];
-  words.forEach((word, i) => pieces.push([" ", []], [word, [i + 1]]));
+  for (const [i, word] of words.entries()) pieces.push([" ", []], [word, [i + 1]]);
   const made = {
     row: number,
     id: `k${number}`,
@@ -56,7 +62,10 @@ test("a word that is searched for comes before words that it is a part of", () =
 });
 
 test("answers are counted, the most frequent first", () => {
-  assert.deepEqual(answersOf(ROWS), [["plural", 2], ["singular", 1]]);
+  assert.deepEqual(answersOf(ROWS), [
+    ["plural", 2],
+    ["singular", 1],
+  ]);
 });
 
 test("a page that is not there is the nearest that is", () => {

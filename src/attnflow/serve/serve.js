@@ -12,7 +12,10 @@ const RESULT_NAMES = ["first text", "second text"];
 
 /** Pair the tokens of two texts: equal ones with each other, and what differs between them in order. */
 function align(first, second) {
-  const longest = Array.from({ length: first.length + 1 }, () => new Uint16Array(second.length + 1));
+  const longest = Array.from(
+    { length: first.length + 1 },
+    () => new Uint16Array(second.length + 1),
+  );
   for (let i = first.length - 1; i >= 0; i -= 1) {
     for (let j = second.length - 1; j >= 0; j -= 1) {
       longest[i][j] =
@@ -119,7 +122,11 @@ class Served {
       make("label", { for: "token" }, "Token"),
       field,
       make("button", { type: "submit", class: "primary" }, "Go on"),
-      make("p", { id: "token-about", class: "caption" }, "The server was started with a token. This page keeps it until it is closed."),
+      make(
+        "p",
+        { id: "token-about", class: "caption" },
+        "The server was started with a token. This page keeps it until it is closed.",
+      ),
     );
     this.problem = make("p", { class: "problem", role: "alert" });
     this.fill(form, this.problem);
@@ -136,7 +143,9 @@ class Served {
     const select = make(
       "select",
       { id, onchange: () => this.changed(id) },
-      ...choices.map(([value, words]) => make("option", { value, selected: value === chosen }, words)),
+      ...choices.map(([value, words]) =>
+        make("option", { value, selected: value === chosen }, words),
+      ),
     );
     return [make("div", { class: "choice" }, make("label", { for: id }, label), select), select];
   }
@@ -145,19 +154,23 @@ class Served {
     const make = this.make.bind(this);
     const { model } = this;
     const area = (id, value) =>
-      make("textarea", {
-        id,
-        rows: 2,
-        dir: "auto",
-        spellcheck: "false",
-        maxlength: model.characters,
-        onkeydown: (event) => {
-          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-            event.preventDefault();
-            this.explain();
-          }
+      make(
+        "textarea",
+        {
+          id,
+          rows: 2,
+          dir: "auto",
+          spellcheck: "false",
+          maxlength: model.characters,
+          onkeydown: (event) => {
+            if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+              event.preventDefault();
+              this.explain();
+            }
+          },
         },
-      }, value);
+        value,
+      );
     this.first = area("text", model.example);
     this.second = area("compare", "");
     this.secondBox = make(
@@ -218,7 +231,11 @@ class Served {
         make("div", { class: "text-field" }, make("label", { for: "text" }, "Text"), this.first),
         this.secondBox,
       ),
-      make("p", { class: "caption" }, `${hint}Enter explains it, Shift and Enter begin a new line.`),
+      make(
+        "p",
+        { class: "caption" },
+        `${hint}Enter explains it, Shift and Enter begin a new line.`,
+      ),
       make(
         "div",
         { class: "row" },
@@ -243,7 +260,11 @@ class Served {
       `Model: ${model.model} (${model.task}, ${model.layers} layers). Nothing leaves the server that this page came from. `,
       make("a", { href: "/docs" }, "The interface for programs"),
     );
-    this.comparison = make("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
+    this.comparison = make("section", {
+      class: "comparison",
+      "aria-label": "Comparison",
+      hidden: true,
+    });
     this.results = this.make("div", { class: "results" });
     this.main.querySelector(".results")?.remove();
     const brand = make(
@@ -262,7 +283,10 @@ class Served {
     const edges = this.edgeChoice.value;
     for (const option of this.headChoice.options) {
       const one = /^\d+$/.test(option.value);
-      const possible = edges === "value_norm" ? one || option.value === "mean" : edges !== "gradient" || option.value === "mean";
+      const possible =
+        edges === "value_norm"
+          ? one || option.value === "mean"
+          : edges !== "gradient" || option.value === "mean";
       option.disabled = !possible;
       if (!possible && option.selected) this.headChoice.value = "mean";
     }
@@ -301,8 +325,11 @@ class Served {
   }
 
   complain(message) {
-    this.progress && (this.progress.textContent = "");
-    if (!this.problem) this.fill((this.problem = this.make("p", { class: "problem", role: "alert" })));
+    if (this.progress) this.progress.textContent = "";
+    if (!this.problem) {
+      this.problem = this.make("p", { class: "problem", role: "alert" });
+      this.fill(this.problem);
+    }
     this.problem.textContent = message;
   }
 
@@ -351,7 +378,10 @@ class Served {
     try {
       response = await fetch("/api/explain", {
         method: "POST",
-        headers: this.headers({ "Content-Type": "application/json", Accept: "application/x-ndjson" }),
+        headers: this.headers({
+          "Content-Type": "application/json",
+          Accept: "application/x-ndjson",
+        }),
         body: JSON.stringify(question),
         signal,
       });
@@ -379,7 +409,9 @@ class Served {
       view.destroy();
     }
     this.results.replaceChildren(
-      ...RESULT_NAMES.map((name, index) => this.make("span", { id: `result-${index}`, hidden: true }, name)),
+      ...RESULT_NAMES.map((name, index) =>
+        this.make("span", { id: `result-${index}`, hidden: true }, name),
+      ),
     );
     this.results.classList.toggle("two", pages.length > 1);
     this.pages = pages;
@@ -394,7 +426,10 @@ class Served {
           layer: Number(this.layerChoice.value),
           special: states[0]?.special,
           // The same text, asked about in another way: the same position is looked at.
-          position: String(before[index]?.labels) === String(page.labels) ? states[index]?.position : undefined,
+          position:
+            String(before[index]?.labels) === String(page.labels)
+              ? states[index]?.position
+              : undefined,
         },
         onChange: (changed) => this.follow(index, changed),
       });
@@ -473,7 +508,17 @@ class Served {
           "table",
           { class: "pairs" },
           this.caption,
-          make("thead", {}, make("tr", {}, ...["Text", "Its scores", "Scores of the other", "Compared with", "Change"].map(header))),
+          make(
+            "thead",
+            {},
+            make(
+              "tr",
+              {},
+              ...["Text", "Its scores", "Scores of the other", "Compared with", "Change"].map(
+                header,
+              ),
+            ),
+          ),
           body,
         ),
       ),
@@ -487,7 +532,8 @@ class Served {
     const { method, layer } = this.shown[0].view.state;
     // Pages also tell of what changes no score.
     const drawn = [method, layer, ...one, ...two];
-    if (drawn.length === this.drawn.length && drawn.every((value, at) => value === this.drawn[at])) return;
+    if (drawn.length === this.drawn.length && drawn.every((value, at) => value === this.drawn[at]))
+      return;
     this.drawn = drawn;
     const most = Math.max(1e-12, ...one, ...two);
     const draw = (bar, value) => {
@@ -516,12 +562,18 @@ class Served {
     const [largest] = (ordinary.length > 0 ? ordinary : changed).sort((x, y) => y.by - x.by);
     const words = [];
     if (said.every(Boolean)) {
-      words.push(said[0] === said[1] ? `Both are answered with ${said[0]}.` : `The answer goes from ${said[0]} to ${said[1]}.`);
+      words.push(
+        said[0] === said[1]
+          ? `Both are answered with ${said[0]}.`
+          : `The answer goes from ${said[0]} to ${said[1]}.`,
+      );
     }
     if (largest) {
       const { i, j, a, b } = largest;
       const name = left[i] === right[j] ? quote(left[i]) : `${quote(left[i])} / ${quote(right[j])}`;
-      words.push(`The score that changes most is that of ${name}: ${a.toFixed(3)} and ${b.toFixed(3)}.`);
+      words.push(
+        `The score that changes most is that of ${name}: ${a.toFixed(3)} and ${b.toFixed(3)}.`,
+      );
     }
     return words.join(" ");
   }
@@ -531,7 +583,10 @@ class Served {
 function nameParts(element, name) {
   element.querySelectorAll("section").forEach((part, index) => {
     part.id ||= `${name}-part-${index}`;
-    part.setAttribute("aria-labelledby", `${part.getAttribute("aria-labelledby") ?? part.id} ${name}`);
+    part.setAttribute(
+      "aria-labelledby",
+      `${part.getAttribute("aria-labelledby") ?? part.id} ${name}`,
+    );
   });
 }
 

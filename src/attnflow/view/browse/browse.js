@@ -5,9 +5,9 @@
 import { shade } from "../page/colour.js";
 import { THEMES } from "../page/controls.js";
 import { mount } from "../page/page.js";
-import { METHODS, cutShort, formatScore, formatShare, quote } from "../page/prose.js";
+import { cutShort, formatScore, formatShare, METHODS, quote } from "../page/prose.js";
 import { fromBase64 } from "../page/trace.js";
-import { ORDERS, answersOf, found, paged, pieceScore, plain, searchText, select } from "./rows.js";
+import { answersOf, found, ORDERS, paged, pieceScore, plain, searchText, select } from "./rows.js";
 
 const SIZES = [25, 50, 100];
 // A list shows the beginning of a text; more than this nobody reads there.
@@ -16,7 +16,9 @@ const MOST_ANSWERS = 200;
 
 /** Return what was packed into a text: JSON, compressed, in base64. */
 async function unpacked(text) {
-  const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([fromBase64(text)])
+    .stream()
+    .pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).json();
 }
 
@@ -80,20 +82,26 @@ class Browser {
     this.list = make("div", {});
     this.status = make("p", { role: "status" });
     this.legend = make("canvas", { class: "scale", width: 240, height: 10, "aria-hidden": "true" });
-    this.scale = make("p", { class: "legend" }, "nothing", this.legend, "the highest score of a text");
+    this.scale = make(
+      "p",
+      { class: "legend" },
+      "nothing",
+      this.legend,
+      "the highest score of a text",
+    );
     this.table = make("div", {});
     this.pager = make("nav", { class: "pager", "aria-label": "Pages" });
     this.list.append(
       this.masthead(),
-      make("div", { class: "question" }, make("h1", { dir: "auto" }, data.name), make("p", { class: "subtitle" }, data.subtitle)),
-      ...data.part.map((sentence) => this.sentence(sentence, "part")),
-      this.buildFields(),
       make(
         "div",
-        { class: "status" },
-        this.status,
-        this.scale,
+        { class: "question" },
+        make("h1", { dir: "auto" }, data.name),
+        make("p", { class: "subtitle" }, data.subtitle),
       ),
+      ...data.part.map((sentence) => this.sentence(sentence, "part")),
+      this.buildFields(),
+      make("div", { class: "status" }, this.status, this.scale),
       this.table,
       this.pager,
       this.buildAbout(),
@@ -111,18 +119,28 @@ class Browser {
     this.root.after(this.full);
     // The bar above it has the same colours.
     new MutationObserver(() => {
-      if (this.mounted && this.full.dataset.theme) this.root.dataset.theme = this.full.dataset.theme;
+      if (this.mounted && this.full.dataset.theme)
+        this.root.dataset.theme = this.full.dataset.theme;
     }).observe(this.full, { attributes: true, attributeFilter: ["data-theme"] });
   }
 
   masthead() {
     const make = this.make.bind(this);
-    const group = make("div", { class: "segments small", role: "radiogroup", "aria-label": "Theme" });
+    const group = make("div", {
+      class: "segments small",
+      role: "radiogroup",
+      "aria-label": "Theme",
+    });
     for (const theme of THEMES) {
       group.append(
         make(
           "button",
-          { type: "button", role: "radio", "data-theme-choice": theme, onclick: () => this.setTheme(theme) },
+          {
+            type: "button",
+            role: "radio",
+            "data-theme-choice": theme,
+            onclick: () => this.setTheme(theme),
+          },
           { auto: "Auto", light: "Light", dark: "Dark" }[theme],
         ),
       );
@@ -131,7 +149,12 @@ class Browser {
     return make(
       "header",
       { class: "masthead" },
-      make("p", { class: "brand" }, make("span", { class: "mark", "aria-hidden": "true" }), "attnflow"),
+      make(
+        "p",
+        { class: "brand" },
+        make("span", { class: "mark", "aria-hidden": "true" }),
+        "attnflow",
+      ),
       make("div", { class: "tools" }, group),
     );
   }
@@ -194,7 +217,9 @@ class Browser {
         make("option", { value: -1 }, "any"),
         ...answers
           .slice(0, MOST_ANSWERS)
-          .map(([answer, count], i) => make("option", { value: i }, `${cutShort(answer, 30)} (${count.toLocaleString("en")})`)),
+          .map(([answer, count], i) =>
+            make("option", { value: i }, `${cutShort(answer, 30)} (${count.toLocaleString("en")})`),
+          ),
       );
       bar.append(field("Answer", "browse-answer", this.answers));
     }
@@ -206,18 +231,29 @@ class Browser {
       "select",
       { id: "browse-order", onchange: (event) => change({ order: event.target.value }) },
       ...Object.entries(ORDERS)
-        .filter(([name]) => (name.endsWith("sure") ? known.unsure : !name.endsWith("saturated") || known.saturated))
+        .filter(([name]) =>
+          name.endsWith("sure") ? known.unsure : !name.endsWith("saturated") || known.saturated,
+        )
         .map(([name, order]) => make("option", { value: name }, order.name)),
     );
     bar.append(field("Order", "browse-order", this.orders));
     if (data.errors.length) {
-      const group = make("div", { class: "segments small", role: "radiogroup", "aria-label": "What is listed" });
+      const group = make("div", {
+        class: "segments small",
+        role: "radiogroup",
+        "aria-label": "What is listed",
+      });
       for (const errors of [false, true]) {
         const count = errors ? data.failed : data.total;
         group.append(
           make(
             "button",
-            { type: "button", role: "radio", "data-errors": String(errors), onclick: () => change({ errors }) },
+            {
+              type: "button",
+              role: "radio",
+              "data-errors": String(errors),
+              onclick: () => change({ errors }),
+            },
             `${errors ? "Failed" : "Rows"} (${count.toLocaleString("en")})`,
           ),
         );
@@ -244,7 +280,9 @@ class Browser {
     return make(
       "dl",
       {},
-      ...pairs.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { dir: "auto" }, value))),
+      ...pairs.map(([name, value]) =>
+        make("div", {}, make("dt", {}, name), make("dd", { dir: "auto" }, value)),
+      ),
     );
   }
 
@@ -262,7 +300,8 @@ class Browser {
   drawList() {
     const { state, data } = this;
     const searching = plain(state.query.trim()) !== "";
-    for (const option of this.orders.options) option.disabled = Boolean(ORDERS[option.value].searches) && !searching;
+    for (const option of this.orders.options)
+      option.disabled = Boolean(ORDERS[option.value].searches) && !searching;
     if (ORDERS[state.order].searches && !searching) state.order = "row";
     this.orders.value = state.order;
     for (const button of this.kinds?.children ?? []) {
@@ -295,12 +334,18 @@ class Browser {
       context.fillStyle = shade(this.shownTheme, x / (this.legend.width - 1)).hex;
       context.fillRect(x, 0, 1, this.legend.height);
     }
-    Object.assign(this.root.dataset, { shown: all.length, page, view: state.errors ? "errors" : "rows" });
+    Object.assign(this.root.dataset, {
+      shown: all.length,
+      page,
+      view: state.errors ? "errors" : "rows",
+    });
   }
 
   chosenErrors() {
     const wanted = plain(this.state.query.trim());
-    return this.data.errors.filter((error) => !wanted || plain(Object.values(error).join("\n")).includes(wanted));
+    return this.data.errors.filter(
+      (error) => !wanted || plain(Object.values(error).join("\n")).includes(wanted),
+    );
   }
 
   drawPager(pages) {
@@ -317,9 +362,33 @@ class Browser {
       make(
         "div",
         {},
-        make("button", { type: "button", class: "plain", "data-turn": "back", disabled: state.page === 1, onclick: () => turn(-1) }, "Previous"),
-        make("span", {}, `Page ${state.page.toLocaleString("en")} of ${pages.toLocaleString("en")}`),
-        make("button", { type: "button", class: "plain", "data-turn": "next", disabled: state.page === pages, onclick: () => turn(1) }, "Next"),
+        make(
+          "button",
+          {
+            type: "button",
+            class: "plain",
+            "data-turn": "back",
+            disabled: state.page === 1,
+            onclick: () => turn(-1),
+          },
+          "Previous",
+        ),
+        make(
+          "span",
+          {},
+          `Page ${state.page.toLocaleString("en")} of ${pages.toLocaleString("en")}`,
+        ),
+        make(
+          "button",
+          {
+            type: "button",
+            class: "plain",
+            "data-turn": "next",
+            disabled: state.page === pages,
+            onclick: () => turn(1),
+          },
+          "Next",
+        ),
       ),
       make(
         "div",
@@ -335,7 +404,9 @@ class Browser {
               this.document.getElementById("browse-size")?.focus();
             },
           },
-          ...SIZES.map((size) => make("option", { value: size, selected: size === state.size }, String(size))),
+          ...SIZES.map((size) =>
+            make("option", { value: size, selected: size === state.size }, String(size)),
+          ),
         ),
       ),
     );
@@ -345,8 +416,15 @@ class Browser {
     const make = this.make.bind(this);
     const answered = this.rows.some((row) => row.answer !== null);
     const saturated = this.rows.some((row) => row.saturation !== null);
-    const head = [make("th", { scope: "col" }, this.data.named ? "Id" : "Row"), make("th", { scope: "col", class: "wide" }, "Text")];
-    if (answered) head.push(make("th", { scope: "col" }, "Answer"), make("th", { scope: "col", class: "number" }, "Probability"));
+    const head = [
+      make("th", { scope: "col" }, this.data.named ? "Id" : "Row"),
+      make("th", { scope: "col", class: "wide" }, "Text"),
+    ];
+    if (answered)
+      head.push(
+        make("th", { scope: "col" }, "Answer"),
+        make("th", { scope: "col", class: "number" }, "Probability"),
+      );
     if (saturated) head.push(make("th", { scope: "col", class: "number" }, "Saturated"));
     const body = make("tbody", {
       onkeydown: (event) => this.moveInRows(event),
@@ -359,7 +437,11 @@ class Browser {
     });
     for (const row of items) {
       const cells = [
-        make("th", { scope: "row" }, make("a", { href: `#row=${row.row}`, "aria-label": `Open row ${row.id}` }, row.id)),
+        make(
+          "th",
+          { scope: "row" },
+          make("a", { href: `#row=${row.row}`, "aria-label": `Open row ${row.id}` }, row.id),
+        ),
         make("td", { class: "wide" }, this.shadedText(row, "line", MOST_PIECES), this.foundIn(row)),
       ];
       if (answered) {
@@ -385,7 +467,10 @@ class Browser {
     const { state } = this;
     if (!ORDERS[state.order].searches) return null;
     const word = found(row, plain(state.query.trim()));
-    return word && this.make("span", { class: "found" }, `${quote(word.text)}: ${formatScore(word.score)}`);
+    return (
+      word &&
+      this.make("span", { class: "found" }, `${quote(word.text)}: ${formatScore(word.score)}`)
+    );
   }
 
   // The text of a row, its tokens shaded by their share of the highest score.
@@ -405,7 +490,11 @@ class Browser {
       const score = pieceScore(row, tokens);
       const grey = apart(tokens);
       const colour = shade(shownTheme, top > 0 ? score / top : 0, grey);
-      const names = ["token", grey ? "special" : "", wanted && plain(text).includes(wanted) ? "hit" : ""];
+      const names = [
+        "token",
+        grey ? "special" : "",
+        wanted && plain(text).includes(wanted) ? "hit" : "",
+      ];
       const element = make.call(
         this,
         "span",
@@ -422,7 +511,12 @@ class Browser {
 
   errorTable(items) {
     const make = this.make.bind(this);
-    const names = { id: this.data.named ? "Id" : "Row", place: "Where", reason: "Why", text: "Text" };
+    const names = {
+      id: this.data.named ? "Id" : "Row",
+      place: "Where",
+      reason: "Why",
+      text: "Text",
+    };
     const body = make("tbody", {});
     for (const error of items) {
       body.append(
@@ -439,7 +533,12 @@ class Browser {
     const head = Object.entries(names).map(([key, name]) =>
       make("th", { scope: "col", class: key === "reason" ? "wide" : undefined }, name),
     );
-    return make("table", { class: "rows errors" }, make("thead", {}, make("tr", {}, ...head)), body);
+    return make(
+      "table",
+      { class: "rows errors" },
+      make("thead", {}, make("tr", {}, ...head)),
+      body,
+    );
   }
 
   moveInRows(event) {
@@ -521,7 +620,9 @@ class Browser {
       make(
         "div",
         {},
-        this.packedOf(this.current) ? make("strong", { dir: "auto" }, this.title(this.current)) : null,
+        this.packedOf(this.current)
+          ? make("strong", { dir: "auto" }, this.title(this.current))
+          : null,
         link(at > 0 ? this.chosen[at - 1] : null, "Row before", "before"),
         link(at >= 0 ? this.chosen[at + 1] : null, "Row after", "after"),
       ),
@@ -553,18 +654,46 @@ class Browser {
     const { current: row, data } = this;
     this.root.classList.remove("above");
     const parts = [`${METHODS[data.method].name}, layer ${row.layer}, position ${row.position}`];
-    if (row.answer !== null) parts.push(`the model predicts ${quote(row.answer)} (${formatShare(row.probability)})`);
-    if (row.target !== null && row.target !== row.answer) parts.push(`explained for ${quote(row.target)}`);
-    if (row.saturation !== null) parts.push(`flow is saturated for ${formatShare(row.saturation)} of the tokens`);
+    if (row.answer !== null)
+      parts.push(`the model predicts ${quote(row.answer)} (${formatShare(row.probability)})`);
+    if (row.target !== null && row.target !== row.answer)
+      parts.push(`explained for ${quote(row.target)}`);
+    if (row.saturation !== null)
+      parts.push(`flow is saturated for ${formatShare(row.saturation)} of the tokens`);
     this.root.replaceChildren(
       this.masthead(),
       this.bar(),
-      make("div", { class: "question" }, make("h1", { dir: "auto" }, this.title(row)), make("p", { class: "subtitle" }, parts.join(" · "))),
-      make("section", { class: "text-part", "aria-label": "The text" }, this.shadedText(row, "text")),
-      row.notes.length ? make("ul", { class: "notes" }, ...row.notes.map((note) => make("li", { dir: "auto" }, note))) : "",
-      make("section", { "aria-labelledby": "browse-scores" }, make("h2", { id: "browse-scores" }, "Scores"), this.tokenTable(row)),
+      make(
+        "div",
+        { class: "question" },
+        make("h1", { dir: "auto" }, this.title(row)),
+        make("p", { class: "subtitle" }, parts.join(" · ")),
+      ),
+      make(
+        "section",
+        { class: "text-part", "aria-label": "The text" },
+        this.shadedText(row, "text"),
+      ),
+      row.notes.length
+        ? make(
+            "ul",
+            { class: "notes" },
+            ...row.notes.map((note) => make("li", { dir: "auto" }, note)),
+          )
+        : "",
+      make(
+        "section",
+        { "aria-labelledby": "browse-scores" },
+        make("h2", { id: "browse-scores" }, "Scores"),
+        this.tokenTable(row),
+      ),
       row.columns.length
-        ? make("section", { "aria-labelledby": "browse-columns" }, make("h2", { id: "browse-columns" }, "What else the row has"), this.terms(row.columns))
+        ? make(
+            "section",
+            { "aria-labelledby": "browse-columns" },
+            make("h2", { id: "browse-columns" }, "What else the row has"),
+            this.terms(row.columns),
+          )
         : "",
       this.sentence(data.hint.join(String(row.row)), "hint"),
     );
@@ -576,7 +705,11 @@ class Browser {
     const special = new Set(row.special);
     const lines = row.pieces
       .filter(([, tokens]) => tokens.length)
-      .map(([text, tokens]) => ({ text, score: pieceScore(row, tokens), apart: tokens.every((token) => special.has(token)) }))
+      .map(([text, tokens]) => ({
+        text,
+        score: pieceScore(row, tokens),
+        apart: tokens.every((token) => special.has(token)),
+      }))
       .sort((a, b) => a.apart - b.apart || b.score - a.score);
     const top = lines.reduce((best, { score, apart }) => (apart ? best : Math.max(best, score)), 0);
     const body = make("tbody", {});
@@ -589,7 +722,13 @@ class Browser {
           { class: apart ? "special" : undefined },
           make("th", { scope: "row", dir: "auto" }, cutShort(text, 60)),
           make("td", {}, formatScore(score)),
-          make("td", { class: "long" }, apart ? "special, outside the scale" : make("span", { class: "meter", "aria-hidden": "true" }, bar)),
+          make(
+            "td",
+            { class: "long" },
+            apart
+              ? "special, outside the scale"
+              : make("span", { class: "meter", "aria-hidden": "true" }, bar),
+          ),
         ),
       );
     }
@@ -602,7 +741,13 @@ class Browser {
         make(
           "thead",
           {},
-          make("tr", {}, make("th", { scope: "col" }, "token"), make("th", { scope: "col" }, "score"), make("th", { scope: "col", class: "long" }, "beside the highest")),
+          make(
+            "tr",
+            {},
+            make("th", { scope: "col" }, "token"),
+            make("th", { scope: "col" }, "score"),
+            make("th", { scope: "col", class: "long" }, "beside the highest"),
+          ),
         ),
         body,
       ),

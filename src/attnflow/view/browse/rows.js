@@ -45,7 +45,11 @@ export function found(row, query) {
     const own = tokens.length ? plain(text) : "";
     if (!own.includes(query)) continue;
     const next = { text, score: pieceScore(row, tokens), whole: own === query };
-    if (!best || next.whole > best.whole || (next.whole === best.whole && next.score > best.score)) {
+    if (
+      !best ||
+      next.whole > best.whole ||
+      (next.whole === best.whole && next.score > best.score)
+    ) {
       best = next;
     }
   }

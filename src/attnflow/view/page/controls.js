@@ -1,6 +1,6 @@
 // The controls: method, layer, head, theme, and what can be saved.
 
-import { METHODS, answerName, describePrediction, quote } from "./prose.js";
+import { answerName, describePrediction, METHODS, quote } from "./prose.js";
 
 /** The themes to choose from. */
 export const THEMES = ["auto", "light", "dark"];
@@ -9,7 +9,11 @@ export const THEMES = ["auto", "light", "dark"];
 export const controlsPart = {
   buildThemes() {
     const make = this.make.bind(this);
-    const group = make("div", { class: "segments small", role: "radiogroup", "aria-label": "Theme" });
+    const group = make("div", {
+      class: "segments small",
+      role: "radiogroup",
+      "aria-label": "Theme",
+    });
     for (const theme of THEMES) {
       const button = make(
         "button",
@@ -46,7 +50,12 @@ export const controlsPart = {
       group.append(
         make(
           "button",
-          { type: "button", "data-save": kind.toLowerCase(), "aria-label": `Save as ${kind}`, onclick: work },
+          {
+            type: "button",
+            "data-save": kind.toLowerCase(),
+            "aria-label": `Save as ${kind}`,
+            onclick: work,
+          },
           kind,
         ),
       );
@@ -119,7 +128,12 @@ export const controlsPart = {
         this.headInput.append(make("option", { value: head }, `${head}`));
       }
       bar.append(
-        make("div", { class: "slider" }, make("label", { for: this.id("head") }, "Head"), this.headInput),
+        make(
+          "div",
+          { class: "slider" },
+          make("label", { for: this.id("head") }, "Head"),
+          this.headInput,
+        ),
       );
     }
     if (numbers.special.some(Boolean) && !numbers.special.every(Boolean)) {

@@ -22,7 +22,7 @@ export const filesPart = {
     const shapes = [];
     let y = margin + 14;
     const write = (text, size, weight, fill) => {
-      for (const line of wrap(text, inner, (part) => this.fit(part, inner, size, weight) === part)) {
+      for (const line of wrap(text, (part) => this.fit(part, inner, size, weight) === part)) {
         shapes.push({ text: line, x: margin, y, size, weight, fill });
         y += size * 1.45;
       }
@@ -39,7 +39,13 @@ export const filesPart = {
     const scores = this.scores();
     const { counted } = this;
     const every = Array.from({ length: numbers.tokens }, (_, i) => i);
-    const rank = new Map(highest(scores ?? [], every.map(() => true), numbers.tokens).map((t, i) => [t, i]));
+    const rank = new Map(
+      highest(
+        scores ?? [],
+        every.map(() => true),
+        numbers.tokens,
+      ).map((t, i) => [t, i]),
+    );
     const order = (token) =>
       token === state.position || token === this.sink ? -1 : (rank.get(token) ?? numbers.tokens);
     const rows = every
@@ -120,7 +126,7 @@ export const filesPart = {
   },
 };
 
-function wrap(text, width, fits) {
+function wrap(text, fits) {
   const lines = [];
   let line = "";
   for (const word of text.split(" ")) {

@@ -260,7 +260,7 @@ export class Network {
   // Put every position into a set.
   fill(set) {
     set.fill(-1);
-    if (this.tokens % 32 > 0) set[this.words - 1] = (1 << this.tokens % 32) - 1;
+    if (this.tokens % 32 > 0) set[this.words - 1] = (1 << (this.tokens % 32)) - 1;
   }
 
   room(layer, from, to) {
@@ -330,7 +330,7 @@ export class Network {
         from[token] = 0;
         let left = most;
         for (let k = 0; k < tokens && left > 0; k += 1) {
-          let amount = from[k] < to[k] ? from[k] : to[k];
+          let amount = Math.min(from[k], to[k]);
           if (steps > 1 && spare[k] < amount) amount = spare[k];
           if (amount === 0) continue;
           if (left < amount) amount = left;
@@ -367,7 +367,9 @@ export class Network {
     };
     for (let l = layer; l > 0; l -= 1) {
       const row = position * tokens;
-      if (l > 1) for (let m = 0; m < tokens; m += 1) pass(l, position, m, capacities[l][row + m] - out[l][m]);
+      if (l > 1)
+        for (let m = 0; m < tokens; m += 1)
+          pass(l, position, m, capacities[l][row + m] - out[l][m]);
       if (l === layer && l > 1) continue;
       for (let k = 0; k < tokens; k += 1) {
         if (k === position && l > 1) continue;

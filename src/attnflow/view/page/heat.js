@@ -88,7 +88,11 @@ export function heatScene({ layout, numbers, state, theme, rows, counted, rowSco
     const y = top + i * ROW;
     const here = token === state.position;
     if (token === state.token) {
-      shapes.push({ rect: [0.5, y + 0.5, layout.width - 1, ROW - 1], stroke: ink.cut, width: 1.25 });
+      shapes.push({
+        rect: [0.5, y + 0.5, layout.width - 1, ROW - 1],
+        stroke: ink.cut,
+        width: 1.25,
+      });
     }
     shapes.push({
       text: `${here ? "▸ " : ""}${fit(numbers.labels[token], label - (here ? 14 : 2), 12.5, here ? 700 : 400)}`,

@@ -1,7 +1,7 @@
 // The heat maps on the page: drawn as far as they are seen, and used.
 
 import { heatAt, heatLayout, heatScene } from "./heat.js";
-import { METHODS, cutShort, formatScore } from "./prose.js";
+import { cutShort, formatScore, METHODS } from "./prose.js";
 import { paint } from "./scene.js";
 
 /** What a page does for the heat maps; `this` is the page. */
@@ -37,7 +37,11 @@ export const heatmapPart = {
       if (at) this.set(at.method ? at : { token: at.token });
     });
     this.listen(this.heat, "keydown", (event) => this.moveInHeat(event));
-    const switches = make("div", { class: "switches", role: "group", "aria-label": "Methods compared" });
+    const switches = make("div", {
+      class: "switches",
+      role: "group",
+      "aria-label": "Methods compared",
+    });
     for (const method of Object.keys(METHODS)) {
       const has = numbers.methods.includes(method);
       const input = make("input", {
@@ -110,7 +114,13 @@ export const heatmapPart = {
       rowScores: (method, layer) => this.knownScores(method, layer),
     };
     const offset = this.printing ? 0 : scrolled - first * layout.row;
-    this.paintCanvas(this.heatCanvas, layout.width, visible, -offset, heatScene({ ...shared, rows }).shapes);
+    this.paintCanvas(
+      this.heatCanvas,
+      layout.width,
+      visible,
+      -offset,
+      heatScene({ ...shared, rows }).shapes,
+    );
     const head = heatScene({ ...shared, rows: [], head: true });
     this.paintCanvas(this.heatHead, layout.width, layout.head, 0, head.shapes);
   },
@@ -137,7 +147,7 @@ export const heatmapPart = {
 
   hoverHeat(event) {
     const at = this.atHeat(event);
-    if (!at || !at.method) return this.hideTip();
+    if (!at?.method) return this.hideTip();
     return this.showTip(event, this.describeCell(at));
   },
 

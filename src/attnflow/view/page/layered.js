@@ -101,7 +101,8 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
   const yOf = (token) => GRAPH_HEAD + (rowOf.get(token) + 0.5) * GRAPH_ROW;
   const height = GRAPH_HEAD + rows.length * GRAPH_ROW + 10;
   const shapes = [];
-  const step = [1, 2, 5, 10].find((every) => (every * (right - left)) / columns >= 30 / steps) ?? 20;
+  const step =
+    [1, 2, 5, 10].find((every) => (every * (right - left)) / columns >= 30 / steps) ?? 20;
   for (let column = 0; column <= columns; column += 1) {
     const chosen = column === level;
     const near = Math.abs(column - level) * ((right - left) / columns) < 30;

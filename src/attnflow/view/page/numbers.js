@@ -308,7 +308,8 @@ export class Numbers {
     const row = new Float64Array(this.tokens);
     const level = this.level(layer, position);
     for (let token = 0; token < this.tokens; token += 1) {
-      if (this.sees(position, token)) row[token] = yield* network.valueSteps(level, position, token);
+      if (this.sees(position, token))
+        row[token] = yield* network.valueSteps(level, position, token);
       yield;
     }
     this.keep(name, row);

@@ -1,11 +1,11 @@
 // The page: a text with its tokens shaded, the three methods side by side, and the layered graph,
 // all showing one position of one layer. Each part of it is in a module of its own.
 
-import { THEMES, controlsPart } from "./controls.js";
+import { controlsPart, THEMES } from "./controls.js";
 import { filesPart } from "./files.js";
 import { heatmapPart } from "./heatmap.js";
-import { Numbers, afterFrame } from "./numbers.js";
-import { IMAGE, TEXT, highest, howToRead, quote } from "./prose.js";
+import { afterFrame, Numbers } from "./numbers.js";
+import { highest, howToRead, IMAGE, quote, TEXT } from "./prose.js";
 import { fitter } from "./scene.js";
 import { readPicture, textPart } from "./text.js";
 import { tracingPart } from "./tracing.js";
@@ -97,7 +97,12 @@ class Page {
     const header = make(
       "header",
       { class: "masthead" },
-      make("p", { class: "brand" }, make("span", { class: "mark", "aria-hidden": "true" }), "attnflow"),
+      make(
+        "p",
+        { class: "brand" },
+        make("span", { class: "mark", "aria-hidden": "true" }),
+        "attnflow",
+      ),
       make("div", { class: "tools" }, this.buildThemes(), this.buildDownloads()),
     );
     this.text = this.buildText();
@@ -107,13 +112,7 @@ class Page {
       "section",
       { class: "text-part", "aria-label": numbers.explanation.grid ? "The image" : "The text" },
       this.text,
-      make(
-        "p",
-        { class: "legend" },
-        make("span", {}, "nothing"),
-        this.legend,
-        this.legendWords,
-      ),
+      make("p", { class: "legend" }, make("span", {}, "nothing"), this.legend, this.legendWords),
     );
 
     this.controls = this.buildControls();
@@ -355,7 +354,14 @@ class Page {
     const scores = this.scores("flow") ?? (numbers.small ? null : this.scores("rollout"));
     if (!scores) return null;
     const [best] = highest(scores, counted, 1);
-    const token = best ?? highest(scores, scores.map(() => true), 1)[0] ?? null;
+    const token =
+      best ??
+      highest(
+        scores,
+        scores.map(() => true),
+        1,
+      )[0] ??
+      null;
     this.traced = { name, token };
     return token;
   }

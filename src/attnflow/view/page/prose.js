@@ -108,7 +108,8 @@ export function rawFinding({
     : `looks at about ${Math.max(1, Math.round(effective))} of ${count} tokens`;
   const most = top === null ? "" : `, most at ${top} (${formatScore(weight)})`;
   const start = `In ${where}, ${position} ${how}${most}.`;
-  if (own === null) return `${start} Below ${where} there is nothing but the ${things.parts} themselves.`;
+  if (own === null)
+    return `${start} Below ${where} there is nothing but the ${things.parts} themselves.`;
   if (top === null) return start;
   if (sink) {
     return (

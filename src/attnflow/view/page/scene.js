@@ -22,7 +22,9 @@ export function paint(context, shapes) {
     context.lineCap = shape.dash ? "butt" : "round";
     if (shape.text !== undefined) {
       context.font = fontOf(shape);
-      context.textAlign = { start: "left", middle: "center", end: "right" }[shape.anchor ?? "start"];
+      context.textAlign = { start: "left", middle: "center", end: "right" }[
+        shape.anchor ?? "start"
+      ];
       context.textBaseline = "alphabetic";
       context.fillStyle = shape.fill;
       context.fillText(shape.text, shape.x, shape.y);
@@ -136,7 +138,8 @@ export function fitter(document) {
     context.font = fontOf({ size, weight });
     // Whole characters as readers see them, so that an emoji with joiners is not cut in two.
     const parts = characters(text.slice(0, 400));
-    let shown = parts.length > MOST_SHOWN ? `${parts.slice(0, MOST_SHOWN).join("")}…` : parts.join("");
+    let shown =
+      parts.length > MOST_SHOWN ? `${parts.slice(0, MOST_SHOWN).join("")}…` : parts.join("");
     if (context.measureText(shown).width > width) {
       let low = 0;
       let high = Math.min(MOST_SHOWN, parts.length);
@@ -153,7 +156,10 @@ export function fitter(document) {
   };
   fit.widest = (texts, size, weight) => {
     context.font = fontOf({ size, weight });
-    return texts.reduce((most, text) => Math.max(most, context.measureText(text.slice(0, 60)).width), 0);
+    return texts.reduce(
+      (most, text) => Math.max(most, context.measureText(text.slice(0, 60)).width),
+      0,
+    );
   };
   return fit;
 }

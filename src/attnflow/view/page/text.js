@@ -2,7 +2,7 @@
 
 import { shade } from "./colour.js";
 import { relativeShades } from "./heat.js";
-import { METHODS, cutShort, formatScore, highest } from "./prose.js";
+import { cutShort, formatScore, highest, METHODS } from "./prose.js";
 import { fromBase64 } from "./trace.js";
 
 // How much of a picture the highest score covers.
@@ -132,7 +132,11 @@ export const textPart = {
     while (this.tokenElements[next] && this.tokenElements[next].length === 0) next += step;
     let element = this.tokenElements[next]?.[0];
     if (before >= 0 && element === this.tokenElements[before]?.[0]) {
-      while (this.tokenElements[next]?.[0] === element && next + step >= 0 && next + step < this.numbers.tokens) {
+      while (
+        this.tokenElements[next]?.[0] === element &&
+        next + step >= 0 &&
+        next + step < this.numbers.tokens
+      ) {
         next += step;
       }
       element = this.tokenElements[next]?.[0] ?? element;
@@ -171,7 +175,11 @@ export const textPart = {
       if (numbers.trace) {
         element.setAttribute("aria-checked", String(chosen));
         element.tabIndex = chosen ? 0 : -1;
-        const value = unseen ? "not seen from here" : scores ? formatScore(score) : "being computed";
+        const value = unseen
+          ? "not seen from here"
+          : scores
+            ? formatScore(score)
+            : "being computed";
         element.setAttribute("aria-label", `${cutShort(numbers.labels[token])}: ${value}`);
       }
       element.classList.toggle("chosen", chosen);

@@ -130,12 +130,14 @@ export const tracingPart = {
     const rest = numbers.tokens - scene.rows.length;
     const words = {
       raw: "Raw attention: every step is drawn by its weight alone. The chosen position's own step is in colour; the steps below it, in grey, are what raw attention leaves out.",
-      rollout: "Rollout: the width of an edge is the share of the chosen position that comes along it. All edges into a layer sum to 1.",
+      rollout:
+        "Rollout: the width of an edge is the share of the chosen position that comes along it. All edges into a layer sum to 1.",
       flow: `Flow: one way to send the most from the ringed token to the ringed position. Dashed edges are the minimum cut: they are full, and widening anything else would change nothing.`,
     }[state.method];
-    const twice = numbers.side(state.position) === "decoder"
-      ? " A layer of the decoder is two steps: it attends to the target so far, then to the source."
-      : "";
+    const twice =
+      numbers.side(state.position) === "decoder"
+        ? " A layer of the decoder is two steps: it attends to the target so far, then to the source."
+        : "";
     const hidden =
       rest === 0
         ? ""

@@ -4,14 +4,14 @@ import { shade } from "./colour.js";
 import { shares, spread } from "./graph.js";
 import { relativeShades } from "./heat.js";
 import {
-  METHODS,
-  SATURATED,
   answerName,
   cutShort,
   describePrediction,
   formatScore,
   highest,
+  METHODS,
   rawFinding,
+  SATURATED,
   saturationSentence,
   topFinding,
 } from "./prose.js";
@@ -34,7 +34,11 @@ export const wordsPart = {
       }
       if (method === "raw") {
         const seen = scores.filter((_, token) => this.sees(token));
-        const [first] = highest(scores, scores.map((_, token) => this.sees(token)), 1);
+        const [first] = highest(
+          scores,
+          scores.map((_, token) => this.sees(token)),
+          1,
+        );
         const own =
           !numbers.graph || first === undefined
             ? null
@@ -101,7 +105,11 @@ export const wordsPart = {
     const strip = this.make("p", { class: "strip", "aria-hidden": "true" });
     const bit = (text, tokens) => {
       const share = tokens.reduce((sum, token) => sum + shades[token], 0);
-      const colour = shade(theme, share, tokens.every((token) => !counted[token]));
+      const colour = shade(
+        theme,
+        share,
+        tokens.every((token) => !counted[token]),
+      );
       const element = this.make("span", {}, cutShort(text, 40));
       if (tokens.some((token) => this.sees(token))) {
         element.style.backgroundColor = colour.hex;
@@ -112,7 +120,9 @@ export const wordsPart = {
     if (data.explanation.grid) return this.smallMap(shades);
     strip.dir = data.direction;
     if (this.numbers.tokens <= MOST_IN_STRIP) {
-      strip.append(...data.pieces.map(([text, tokens]) => (tokens.length ? bit(text, tokens) : text)));
+      strip.append(
+        ...data.pieces.map(([text, tokens]) => (tokens.length ? bit(text, tokens) : text)),
+      );
     } else {
       for (const token of highest(scores, counted, 6)) {
         strip.append(bit(this.numbers.labels[token], [token]), " ");
@@ -195,7 +205,9 @@ export const wordsPart = {
         "tr",
         {},
         this.make("th", { scope: "row", dir: "auto" }, cutShort(label, 120)),
-        ...columns.map(([, scores]) => this.make("td", {}, scores ? formatScore(scores[token]) : "…")),
+        ...columns.map(([, scores]) =>
+          this.make("td", {}, scores ? formatScore(scores[token]) : "…"),
+        ),
       ),
     );
     this.tableBody.replaceChildren(...rows);
@@ -212,7 +224,10 @@ export const wordsPart = {
     const { explanation } = this.data;
     const terms = [
       // Of a path, the last folders say which model it is.
-      ["Model", explanation.model.replaceAll("\\", "/").replace(/\/+$/, "").split("/").slice(-2).join("/")],
+      [
+        "Model",
+        explanation.model.replaceAll("\\", "/").replace(/\/+$/, "").split("/").slice(-2).join("/"),
+      ],
       ["Task", explanation.task],
       ["Prediction", describePrediction(explanation)],
       ["Explained for", explanation.target ? answerName(explanation.target) : null],
@@ -235,7 +250,11 @@ export const wordsPart = {
         ),
       ),
       explanation.notes.length
-        ? make("ul", { class: "notes" }, ...explanation.notes.map((note) => make("li", { dir: "auto" }, note)))
+        ? make(
+            "ul",
+            { class: "notes" },
+            ...explanation.notes.map((note) => make("li", { dir: "auto" }, note)),
+          )
         : null,
     );
   },
