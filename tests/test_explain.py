@@ -517,7 +517,7 @@ def test_the_command_saves_and_says_what_is_wrong(saved, tmp_path, capsys):
     assert "layer is 9, but there are 3 layers" in capsys.readouterr().err
     # Before the model is loaded: there is none of that name.
     assert main(["explain", "--model", "none", "--output", str(tmp_path / "x.docx"), "a"]) == 1
-    assert "path must end in .json or" in capsys.readouterr().err
+    assert "--output must end in .json or" in capsys.readouterr().err
     missing = tmp_path / "no" / "x.json"
     assert main(["explain", "--model", "none", "--output", str(missing), "a"]) == 1
     assert "cannot be written: there is no folder" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from attnflow.capture import capture_pair
 from attnflow.cli import main
 from attnflow.explain import Explainer
 from attnflow.graph import UNIT, encoder_decoder_graph
-from attnflow.view import pieces
+from attnflow.view.pieces import pieces
 from test_encoder_decoder import flow_of_ortools, layered_arcs
 
 SENTENCES = "the house is old das haus ist alt a cat eine katze"

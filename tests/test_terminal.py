@@ -20,8 +20,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnflow.explanation import Explanation, Prediction
-from attnflow.view import Piece, format_score, labels, pieces, visible
-from attnflow.view.terminal import cells, colours, render, render_plain, show
+from attnflow.view.captions import format_score
+from attnflow.view.pieces import Piece, labels, pieces
+from attnflow.view.terminal import colours, render, render_plain, show
+from attnflow.view.text import cells, visible
 
 TEXT = "The keys to the cabinet are on the table."
 NOTE = "Most flows no longer depend on the position."
@@ -315,7 +317,7 @@ def test_every_method_says_how_to_read_it(method):
     shown = plain(explained(TEXT, method=method))
     assert "The higher a token's score, " in shown
     relative = plain(explained(TEXT, method=method, options={"receptive_field": True}))
-    assert "relative to attention that prefers no token" in " ".join(relative.split())
+    assert "relative to uniform attention" in " ".join(relative.split())
 
 
 def test_the_position_is_named_only_while_all_tokens_are_there(keys):
