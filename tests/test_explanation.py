@@ -314,7 +314,11 @@ def test_words_are_those_of_the_text(text, expected):
 
 
 def test_one_token_for_several_ideographs_is_one_word():
-    assert explained("我爱北京", [(0, 1), (1, 2), (2, 4)]).by_unit("words").tokens == ("我", "爱", "北京")
+    assert explained("我爱北京", [(0, 1), (1, 2), (2, 4)]).by_unit("words").tokens == (
+        "我",
+        "爱",
+        "北京",
+    )
 
 
 def test_a_token_that_reaches_into_several_words_makes_them_one():

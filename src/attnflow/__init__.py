@@ -12,6 +12,7 @@ Example:
     array([0.5625, 0.4375])
 """
 
+from attnflow import view  # noqa: F401 # registers the output formats
 from attnflow.cut import Cut, min_cut
 from attnflow.dataset import run
 from attnflow.errors import (

@@ -10,18 +10,15 @@ import binascii
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import fields
+from attnflow import fields, formats
 from attnflow.correlation import spearman
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.files import write_whole
 from attnflow.options import METHODS
 from attnflow.resample import INTERPOLATIONS, Area, resampled
 from attnflow.tokens import Tokens, summed
@@ -31,9 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnflow.view.widget import Widget
-
-__all__ = ["Comparison", "Explanation", "Prediction", "check_path"]
+__all__ = ["Comparison", "Explanation", "Prediction"]
 
 # How a JPEG and a PNG file begin, and how long a picture may be, in bytes.
 PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
@@ -563,26 +558,25 @@ class Explanation(fields.Frozen):
             raise MissingExtraError(
                 "to_dataframe needs pandas, which cannot be found; run: pip install pandas"
             ) from error
-        columns = self._columns()
+        columns = self.columns()
         for name in ("start", "end"):
             columns[name] = pandas.array(columns[name], dtype="Int64")
         return pandas.DataFrame(columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the explanation to a file, whole or not at all.
+        """Write the explanation to a file. A failure leaves no partial file.
 
         Args:
-            path: The file. Its ending says what is written: ".json" holds all there is, the trace
-                too, and is what `load` reads; ".csv" is the table of `to_dataframe`; ".html" is
-                `to_html`; ".png", ".svg" and ".pdf" are `plot`.
+            path: The file. Its ending chooses the format: ".json" is complete, trace included, and
+                what `load` reads; ".csv" is the table of `to_dataframe`; ".html" is `to_html`;
+                ".png", ".svg" and ".pdf" are `plot`.
 
         Raises:
             OptionError: If the ending is not one of these.
-            MissingExtraError: If a figure is asked for and matplotlib is not installed.
-            OSError: If the file cannot be written. A file that was there before is then as it was.
+            MissingExtraError: If the format is a figure and matplotlib is not installed.
+            OSError: If the file cannot be written. A file that was there before is then unchanged.
         """
-        write = _writer(path)
-        write_whole(os.fspath(path), write(self))
+        formats.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Explanation":
@@ -613,29 +607,21 @@ class Explanation(fields.Frozen):
             raise OptionError(f"{name} is not an explanation that can be read: {error}") from error
 
     def show(self, file: TextIO | None = None) -> None:
-        """Print the text with its tokens shaded, the highest tokens, and the prediction.
+        """Print the text with its tokens shaded, the highest scores, and the prediction.
 
-        A terminal gets colours, unless NO_COLOR is set; any other output is plain text. Without
-        `file`, a notebook gets what it shows for the explanation itself.
+        On a terminal the output has colours, unless NO_COLOR is set; any other stream gets plain
+        text. Without `file`, a notebook displays the explanation's widget or HTML instead.
 
         Args:
             file: The text stream to print to. None means standard output.
         """
-        if file is None and _in_notebook():
-            from importlib import import_module
-
-            import_module("IPython.display").display(self)
-            return
-        # A view imports this module, so that it cannot be imported above.
-        from attnflow.view import terminal
-
-        terminal.show(self, file)
+        formats.render(self, "terminal", file)
 
     def plot(self, ax: Any = None) -> "tuple[Figure, Axes]":
         """Draw the scores of every layer over the tokens, or over an image's patches.
 
         Args:
-            ax: Axes of matplotlib to draw into. None makes a figure of a fitting size.
+            ax: Axes of matplotlib to draw into. None makes a figure of a suitable size.
 
         Returns:
             The figure and the axes. The figure is not shown.
@@ -643,57 +629,49 @@ class Explanation(fields.Frozen):
         Raises:
             MissingExtraError: If matplotlib is not installed.
         """
-        from attnflow.view.figures import heat_map
-
-        return heat_map(self, ax)
+        drawn: tuple[Figure, Axes] = formats.render(self, "plot", ax)
+        return drawn
 
     def to_html(self) -> str:
-        """Return the explanation as a page of its own.
+        """Return the explanation as an HTML page.
 
         With a trace the page shows raw attention, rollout and flow for every layer and position,
-        the graph, and what limits a flow. Without one it shows the scores that there are.
+        the graph, and what limits a flow. Without a trace it shows the scores of the explanation.
 
         Returns:
-            An HTML document that asks the network for nothing. What stands in a token is text in
-            it, and no script runs but the page's own.
+            A self-contained HTML document that makes no network request. Tokens are shown as text,
+            and only the page's own script can run.
         """
-        from attnflow.view.page import page
+        page: str = formats.render(self, ".html")
+        return page
 
-        return page(self)
-
-    def widget(self) -> "Widget":
+    def widget(self) -> Any:
         """Return a widget that shows the explanation in a notebook, as the page does.
 
-        A notebook shows one for an explanation by itself. This is for reading what was chosen in
-        it, and for choosing: ``widget.position``, ``widget.layer`` and ``widget.method``.
+        A notebook displays one for an explanation by itself. Call this to read what the reader
+        has chosen, and to choose: ``widget.position``, ``widget.layer`` and ``widget.method``.
 
         Returns:
-            The widget.
+            The widget, an `attnflow.view.widget.Widget`.
 
         Raises:
             MissingExtraError: If anywidget is not installed.
         """
-        from attnflow.view.widget import Widget
-
-        return Widget(self)
+        return formats.render(self, "widget")
 
     def _repr_html_(self) -> str:
-        from attnflow.view import inline_html
-
-        return inline_html(self)
+        fragment: str = formats.render(self, "notebook")
+        return fragment
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        # A notebook takes the widget where scripts may run, and the plain piece of HTML elsewhere.
-        if _in_notebook() and find_spec("anywidget") is not None:
-            bundle, metadata = self.widget()._repr_mimebundle_()
-            return {**bundle, "text/plain": repr(self)}, metadata
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+        return formats.render(self, "mimebundle")
 
-    def _highest(self, k: int) -> list[int]:
-        order: list[int] = np.argsort(-self.scores, kind="stable")[:k].tolist()
-        return order
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the table of `to_dataframe` as plain lists.
 
-    def _columns(self) -> dict[str, list[Any]]:
+        Returns:
+            By the name of the column, one value for each token.
+        """
         columns: dict[str, list[Any]] = {
             "token": list(self.tokens),
             "start": [None if span is None else span[0] for span in self.spans],
@@ -704,6 +682,10 @@ class Explanation(fields.Frozen):
         for layer, row in enumerate(self.layer_scores, 1):
             columns[f"layer_{layer}"] = row.tolist()
         return columns
+
+    def _highest(self, k: int) -> list[int]:
+        order: list[int] = np.argsort(-self.scores, kind="stable")[:k].tolist()
+        return order
 
     def _with(
         self, pieces: Tokens, groups: list[list[int]], options: Mapping[str, Any]
@@ -731,86 +713,6 @@ def _difference(mine: tuple[str, ...], others: tuple[str, ...]) -> str:
         return f"{len(others)} of them, not {len(mine)}"
     index = next(i for i in range(len(mine)) if mine[i] != others[i])
     return f"token {index} is {others[index]!r}, not {mine[index]!r}"
-
-
-# Notebooks.
-
-
-def _in_notebook() -> bool:
-    # Only a notebook has a kernel, and has imported IPython.
-    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return get_shell is not None and hasattr(get_shell(), "kernel")
-
-
-# Files.
-
-
-def _json(explanation: Explanation) -> bytes:
-    # One line a field: a person can find the field, and the numbers take no line each.
-    fields = (
-        f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
-        for key, value in explanation.to_dict(trace=True).items()
-    )
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-
-
-def _csv(explanation: Explanation) -> bytes:
-    import csv
-    import io
-
-    columns = explanation._columns()
-    columns["special"] = [str(special).lower() for special in columns["special"]]
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return table.getvalue().encode()
-
-
-def _html(explanation: Explanation) -> bytes:
-    return explanation.to_html().encode()
-
-
-def _figure(ending: str) -> Callable[[Explanation], bytes]:
-    def render(explanation: Explanation) -> bytes:
-        from attnflow.view import figures
-
-        return figures.render(explanation, ending)
-
-    return render
-
-
-_ENDINGS: dict[str, Callable[[Explanation], bytes]] = {
-    ".json": _json,
-    ".csv": _csv,
-    ".html": _html,
-    **{ending: _figure(ending) for ending in (".png", ".svg", ".pdf")},
-}
-
-
-def _writer(path: str | os.PathLike[str]) -> Callable[[Explanation], bytes]:
-    """Return what makes a file's content, by the file's ending."""
-    name = os.fspath(path)
-    ending = os.path.splitext(name)[1].lower()
-    if ending not in _ENDINGS:
-        raise OptionError(f"path must end in {' or '.join(_ENDINGS)}, got {name!r}")
-    return _ENDINGS[ending]
-
-
-def check_path(path: str | os.PathLike[str]) -> None:
-    """See that an explanation can be saved to a path, before there is one.
-
-    Args:
-        path: The file.
-
-    Raises:
-        OptionError: If its ending is not one that `Explanation.save` knows, or its folder does not
-            exist.
-    """
-    _writer(path)
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise OptionError(f"{os.fspath(path)!r} cannot be written: there is no folder {folder!r}")
 
 
 # Checks of what an explanation is made from.

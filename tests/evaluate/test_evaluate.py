@@ -18,8 +18,8 @@ from attnflow.correlation import spearman
 from attnflow.errors import DataError, OptionError, TextError
 from attnflow.evaluate import EvaluatedText, Evaluation, Skipped, evaluate
 from attnflow.evaluate.baselines import BASELINES, baseline_scores
-from attnflow.models import Explainer
 from attnflow.importance import importance
+from attnflow.models import Explainer
 from tests.support import ROOT
 from tests.support import evaluation as evaluation_models
 from tests.support.evaluation import FEW, SIZES, TEXTS, VOCABULARY, tokenizer_of

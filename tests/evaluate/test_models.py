@@ -16,8 +16,8 @@ from attnflow.errors import OptionError, TextError
 from attnflow.evaluate import Evaluation, evaluate
 from attnflow.evaluate.baselines import IMAGE_BASELINES
 from attnflow.evaluate.faithfulness import faithfulness
-from attnflow.models import Explainer
 from attnflow.importance import importance
+from attnflow.models import Explainer
 from tests.support.pair import WORDS, build_pair, photo
 from tests.support.tiny import sharpen
 

@@ -18,8 +18,8 @@ from attnflow.errors import DataError, OptionError, TextError
 from attnflow.evaluate import evaluate_stored
 from attnflow.evaluate import stored as module
 from attnflow.evaluate.baselines import BASELINES
-from attnflow.models import Explainer
 from attnflow.importance import importance
+from attnflow.models import Explainer
 from tests.support.pair import build_pair
 from tests.support.tiny import sharpen, wordpiece_tokenizer
 

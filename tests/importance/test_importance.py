@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import attnflow
-from attnflow.models import Explainer
 from attnflow.importance import (
     REFERENCES,
     answer,
@@ -23,6 +22,7 @@ from attnflow.importance import (
     importance,
     input_gradient,
 )
+from attnflow.models import Explainer
 from tests.support.pair import IDS, WORDS, build_pair, photo
 from tests.support.tiny import sharpen
 

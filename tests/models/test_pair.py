@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import attnflow
 from attnflow.capture import capture_pair
 from attnflow.cli import main
-from attnflow.models import Explainer
 from attnflow.graph import UNIT, encoder_decoder_graph
-from attnflow.view import pieces
+from attnflow.models import Explainer
+from attnflow.view.pieces import pieces
 from tests.support.arcs import flow_of_ortools, layered_arcs
 
 SENTENCES = "the house is old das haus ist alt a cat eine katze"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from attnflow.sound import Listener, stretches
 from tokenizers.pre_tokenizers import ByteLevel
 
 import attnflow
 from attnflow.capture import capture_pair
 from attnflow.cli import main
-from attnflow.models import Explainer
 from attnflow.graph import UNIT, encoder_decoder_graph
-from attnflow.sound import Listener, stretches
+from attnflow.models import Explainer
 from tests.support.arcs import flow_of_ortools, layered_arcs
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("c", "a"), ("ca", "t"), ("Ġ", "cat")]

@@ -19,11 +19,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from attnflow import Explainer
 from attnflow.capture import capture
 from attnflow.errors import DataError, ModelError, OptionError
+from attnflow.models.verb_number.model import VerbNumberConfig, VerbNumberForSequenceClassification
+from attnflow.models.verb_number.tokenizer import build_tokenizer
 from attnflow.paper import Agreement, checkpoint
 from attnflow.paper.accuracy import accuracy
 from attnflow.paper.corpus import batches, encode
-from attnflow.models.verb_number.model import VerbNumberConfig, VerbNumberForSequenceClassification
-from attnflow.models.verb_number.tokenizer import build_tokenizer
 from attnflow.paper.train import Recipe, Reserved, _embed_by_spelling, _stem, train
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 50}

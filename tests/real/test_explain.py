@@ -24,7 +24,9 @@ def reaction_model(albert):
 
 def test_an_encoder_is_explained_at_cls_word_by_word(sentence_encoder):
     text = "The keys to the cabinet are on the table."
-    explanation = sentence_encoder.explain(text, method="rollout", units="words", special_tokens=False)
+    explanation = sentence_encoder.explain(
+        text, method="rollout", units="words", special_tokens=False
+    )
     assert explanation.tokens == (*text.removesuffix(".").split(), ".")
     model, tokenizer = sentence_encoder.model, sentence_encoder.tokenizer
     model.set_attn_implementation("eager")

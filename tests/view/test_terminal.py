@@ -20,8 +20,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnflow.explanation import Explanation, Prediction
-from attnflow.view import Piece, format_score, labels, pieces, visible
-from attnflow.view.terminal import cells, colours, render, render_plain, show
+from attnflow.view.captions import format_score
+from attnflow.view.pieces import Piece, labels, pieces
+from attnflow.view.terminal import colours, render, render_plain, show
+from attnflow.view.text import cells, visible
 
 TEXT = "The keys to the cabinet are on the table."
 NOTE = "Most flows no longer depend on the position."

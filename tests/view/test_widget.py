@@ -230,7 +230,8 @@ def test_a_terminal_and_a_notebook_without_anywidget_are_given_no_widget(monkeyp
     monkeypatch.setattr(IPython, "get_ipython", lambda: Shell())
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "attnflow.explanation.find_spec", lambda name: None if name == "anywidget" else found(name)
+        "attnflow.view.notebook.find_spec",
+        lambda name: None if name == "anywidget" else found(name),
     )
     assert explanation._repr_mimebundle_() == plain
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.cli import options
 from attnflow.errors import MissingExtraError, OptionError, TextError
-from attnflow.explanation import check_path
+from attnflow.explanation import Explanation
+from attnflow.formats import check_path, endings
 
 if TYPE_CHECKING:
     from attnflow.dataset import TextAttention
-    from attnflow.explanation import Explanation
 
 __all__ = ["add_parser", "run"]
 
@@ -216,9 +216,7 @@ def _check_files(args: argparse.Namespace, count: int) -> None:
             continue
         if count != 1:
             raise OptionError(f"--{option} saves one explanation, and {count} texts were given")
-        if ending is not None and path.suffix.lower() != ending:
-            raise OptionError(f"--{option} must end in {ending}, got {str(path)!r}")
-        check_path(path)
+        check_path(path, endings(Explanation) if ending is None else [ending], f"--{option}")
         if path.suffix.lower() in FIGURES and find_spec("matplotlib") is None:
             raise MissingExtraError(
                 f'--{option} {path} needs matplotlib; run: pip install "attnflow[view]"'

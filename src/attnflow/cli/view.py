@@ -8,8 +8,9 @@ import webbrowser
 from pathlib import Path
 
 from attnflow.errors import OptionError
-from attnflow.explanation import Explanation, check_path
+from attnflow.explanation import Explanation
 from attnflow.files import write_whole
+from attnflow.formats import check_path
 
 __all__ = ["add_parser", "run"]
 
@@ -88,9 +89,7 @@ def run(args: argparse.Namespace) -> int:
         DataError: If a file of the folder is damaged.
     """
     if args.output is not None:
-        if args.output.suffix.lower() != ".html":
-            raise OptionError(f"--output must end in .html, got {str(args.output)!r}")
-        check_path(args.output)
+        check_path(args.output, [".html"], "--output")
     chosen = {
         name: getattr(args, name)
         for name in ("limit", "shuffle", "pages", "row")

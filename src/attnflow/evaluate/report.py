@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attnflow.evaluate.statistics import MEASURES, Statistics
-from attnflow.view import visible
 from attnflow.view.evaluation import (
     MOST_SKIPPED,
     _Cell,
@@ -21,7 +20,8 @@ from attnflow.view.evaluation import (
     _texts,
     _written,
 )
-from attnflow.view.terminal import _encoding, _width
+from attnflow.view.stream import encoding_of, width_of
+from attnflow.view.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ def show(statistics: Statistics, file: TextIO | None = None) -> None:
         file: The text stream to print to. None means standard output.
     """
     stream = sys.stdout if file is None else file
-    stream.write(render(statistics, width=_width(stream), encoding=_encoding(stream)))
+    stream.write(render(statistics, width=width_of(stream), encoding=encoding_of(stream)))
 
 
 def render(statistics: Statistics, *, width: int = 80, encoding: str = "utf-8") -> str:

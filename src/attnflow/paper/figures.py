@@ -17,7 +17,8 @@ from attnflow.flow import attention_flow
 from attnflow.graph import AttentionGraph
 from attnflow.paper.pronouns import EXAMPLES, METHODS, Ambiguity, Resolution, resolve
 from attnflow.rollout import attention_rollout
-from attnflow.view import METHOD_NAMES, theme
+from attnflow.view import theme
+from attnflow.view.captions import METHOD_NAMES
 from attnflow.view.figures import add_colour_bar, attention_graph, layer_map
 
 if TYPE_CHECKING:

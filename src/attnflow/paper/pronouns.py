@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from attnflow.errors import OptionError
 
 if TYPE_CHECKING:
-    from attnflow.models import Explainer
     from attnflow.explanation import Explanation
+    from attnflow.models import Explainer
 
 __all__ = ["EXAMPLES", "MASK", "METHODS", "Ambiguity", "Resolution", "resolve"]
 

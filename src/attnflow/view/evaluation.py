@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import numpy as np
 
 from attnflow.evaluate.evaluation import COMPARISONS, FAITHFULNESS, Evaluation
-from attnflow.view import encodable, visible
-from attnflow.view.terminal import _ACCENT, _console, _encoding, _width
+from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
+from attnflow.view.text import encodable, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,15 +138,15 @@ def show(evaluation: Evaluation, file: TextIO | None = None) -> None:
         file: The text stream to print to. None means standard output.
     """
     stream = sys.stdout if file is None else file
-    console = _console(stream)
+    console = console_for(stream)
     if console is None:
-        stream.write(render_plain(evaluation, width=_width(stream), encoding=_encoding(stream)))
+        stream.write(render_plain(evaluation, width=width_of(stream), encoding=encoding_of(stream)))
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    encoding = _encoding(stream)
+    encoding = encoding_of(stream)
 
     def said(text: str) -> str:
         return _written(text, encoding)
@@ -164,7 +164,7 @@ def show(evaluation: Evaluation, file: TextIO | None = None) -> None:
         for name, cells in table.rows:
             texts = [Text(said(name))]
             for cell in cells:
-                text = Text(said(cell.lines[0]), style=f"bold {_ACCENT}" if cell.strong else "")
+                text = Text(said(cell.lines[0]), style=f"bold {ACCENT}" if cell.strong else "")
                 below = "".join(f"\n{said(line)}" for line in cell.lines[1:])
                 texts.append(Text.assemble(text, (below, "dim"), justify="right"))
             drawn.add_row(*texts)

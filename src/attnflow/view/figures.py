@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
-from attnflow.view import METHOD_NAMES, format_score, headline, labels, theme
+from attnflow.view import theme
+from attnflow.view.captions import METHOD_NAMES, format_score, headline
+from attnflow.view.pieces import labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

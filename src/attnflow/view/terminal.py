@@ -1,50 +1,37 @@
 """An explanation in the terminal: the shaded text, the highest tokens, and the prediction.
 
-With rich on a terminal, tokens are shaded. Anywhere else the same is plain text.
+With rich on a terminal, tokens are shaded. Other streams get the same as plain text.
 """
 
-import codecs
-import os
-import re
 import sys
 import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from attnflow.explanation import Explanation
-from attnflow.segment import clusters
-from attnflow.view import (
-    METHOD_NAMES,
-    answers,
-    encodable,
-    format_score,
-    headline,
-    labels,
-    pieces,
-    reading,
-    shades,
-    visible,
-)
+from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading
+from attnflow.view.pieces import labels, pieces, shades
+from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
+from attnflow.view.text import cells, encodable, shorten, visible, wrap
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["cells", "colours", "render", "render_plain", "show"]
+__all__ = ["colours", "render", "render_plain", "show"]
 
 BARS = 8
 """How many of the highest tokens get a bar."""
 
 WIDEST = 100
-"""Lines are no longer than this, however wide the terminal."""
+"""The longest line in cells, however wide the terminal."""
 
 WIDEST_BAR = 32
 """The longest bar, in cells."""
 
-# A sequential scale of one hue, from dark to bright, safe for every kind of colour vision because
-# it is a scale of lightness. A terminal does not say whether its background is dark or light, so
-# that the text is shown on a background of its own: the scale's lowest colour.
+# A sequential scale of one hue, from dark to bright. It works for every kind of colour vision
+# because lightness carries the order. A terminal does not say whether its background is dark or
+# light, so the text is shown on a background of its own: the scale's lowest colour.
 _SCALE = ((17, 24, 39), (18, 53, 91), (23, 101, 163), (59, 155, 220), (166, 220, 255))
-_ACCENT = "#3b9bdc"
 _FAINT = "#94a3b8"
 
 _LEFT_TO_RIGHT_MARK = "\u200e"
@@ -54,52 +41,24 @@ _EIGHTHS = "\u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
 def show(explanation: Explanation, file: TextIO | None = None) -> None:
     """Print an explanation.
 
-    On a terminal, and with rich installed, tokens are shaded by their scores. NO_COLOR leaves the
-    colours out, TERM=dumb all escape codes. Other streams get plain text in what their encoding
-    has. Lines are as wide as the terminal, or as COLUMNS says.
+    On a terminal, and with rich installed, tokens are shaded by their scores. NO_COLOR removes the
+    colours, TERM=dumb all escape codes. Other streams get plain text in their encoding. Lines are
+    as wide as the terminal, or as COLUMNS says.
 
     Args:
         explanation: The explanation.
         file: The text stream to print to. None means standard output.
     """
     stream = sys.stdout if file is None else file
-    encoding = _encoding(stream)
-    console = _console(stream)
+    encoding = encoding_of(stream)
+    console = console_for(stream)
     if console is None:
-        stream.write(render_plain(explanation, width=_width(stream), encoding=encoding))
+        stream.write(render_plain(explanation, width=width_of(stream), encoding=encoding))
     else:
         content = render(
             explanation, width=console.width, encoding=encoding, colour=not console.no_color
         )
         console.print(content, width=min(console.width, WIDEST))
-
-
-def _console(stream: TextIO) -> Any:
-    """Return a rich console for the stream, None if it takes plain text or rich is missing."""
-    try:
-        from rich.console import Console
-    except ImportError:
-        return None
-    console = Console(file=stream, force_jupyter=False, highlight=False, soft_wrap=False)
-    return console if console.is_terminal and not console.is_dumb_terminal else None
-
-
-def _encoding(stream: TextIO) -> str:
-    name = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        return codecs.lookup(name).name
-    except LookupError:
-        return "ascii"
-
-
-def _width(stream: TextIO) -> int:
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return int(columns)
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (AttributeError, OSError, ValueError):
-        return 80
 
 
 def render(
@@ -111,8 +70,7 @@ def render(
         explanation: The explanation.
         width: The terminal's width in cells.
         encoding: The terminal's encoding.
-        colour: Whether the terminal shows colours. They are given anyway; what is said about
-            them is not.
+        colour: Whether the terminal shows colours. If not, the legend explains bold type instead.
 
     Returns:
         Something that a `rich.console.Console` prints.
@@ -157,7 +115,7 @@ def render(
     ]
     chart = _chart(explanation, width - 2 * margin, encoding, cell_len)
     for row in chart.rows:
-        line = Text.assemble(row.label, row.gap, (row.number, "bold"), "  ", (row.bar, _ACCENT))
+        line = Text.assemble(row.label, row.gap, (row.number, "bold"), "  ", (row.bar, ACCENT))
         line.no_wrap, line.overflow = True, "crop"
         lines.append(Padding(line, (0, 0, 0, margin)))
     lines += [indented(Text(remark, "dim")) for remark in chart.remarks]
@@ -184,8 +142,8 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
 
     Args:
         explanation: The explanation.
-        width: How many cells a line may have.
-        encoding: What the text is going to be encoded in. It has only characters of it.
+        width: How many cells a line may take.
+        encoding: The encoding that the text will be written in. The text has only its characters.
 
     Returns:
         Lines of text.
@@ -196,21 +154,18 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
 
     def paragraph(text: str, *, line_breaks: bool = False) -> list[str]:
         shown = visible(text, encoding, line_breaks=line_breaks)
-        return [f"{margin}{line}".rstrip() for line in _wrap(shown, room)]
+        return [f"{margin}{line}".rstrip() for line in wrap(shown, room)]
 
     chart = _chart(explanation, room, encoding, cells)
+    bars = [f"{margin}{row.label}{row.gap}{row.number}  {row.bar}".rstrip() for row in chart.rows]
     blocks = [
         paragraph(f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"),
         paragraph("".join(piece.text for piece in pieces(explanation)), line_breaks=True),
-        [f"{margin}{row.label}{row.gap}{row.number}  {row.bar}".rstrip() for row in chart.rows],
-        [line for remark in chart.remarks for line in paragraph(remark)],
+        bars + [line for remark in chart.remarks for line in paragraph(remark)],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
         paragraph(reading(explanation)),
         *(paragraph(f"Note: {note}") for note in explanation.notes),
     ]
-    if chart.rows:
-        # What is said about the bars belongs to them.
-        blocks[2:4] = [blocks[2] + blocks[3]]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
 
@@ -233,8 +188,8 @@ def colours(shade: float) -> tuple[str, str]:
         round(low + (place - below) * (high - low))
         for low, high in zip(_SCALE[below], _SCALE[below + 1], strict=True)
     )
-    # Of black and white, the one with more contrast has 4.5 to 1 or more. They are level at this
-    # luminance, as WCAG 2 defines it.
+    # One of black and white has a contrast of 4.5 to 1 or more. They are equal at this luminance,
+    # as WCAG 2 defines it.
     luminance = sum(
         share * (c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4)
         for share, c in zip((0.2126, 0.7152, 0.0722), (red, green, blue), strict=True)
@@ -258,42 +213,40 @@ class _Chart(NamedTuple):
 def _chart(
     explanation: Explanation, width: int, encoding: str, measure: Callable[[str], int]
 ) -> _Chart:
-    """Lay out the bars of the highest tokens, and say what they leave out."""
+    """Lay out the bars of the highest tokens, and say what is not shown."""
     names = [_label(name, encoding) for name in labels(explanation)]
+    scores: list[float] = explanation.scores.tolist()
     order = (-explanation.scores).argsort(kind="stable").tolist()
     special = [i for i in order if explanation.special[i]]
     usual = [i for i in order if not explanation.special[i]] or special
     best = usual[:BARS]
     if not best:
         return _Chart([], ["There are no tokens."])
-    largest = max(float(explanation.scores[best[0]]), 0.0)
-    magnitude = max(abs(float(explanation.scores[i])) for i in best)
-    numbers = [format_score(float(explanation.scores[i]), magnitude) for i in best]
+    largest = max(scores[best[0]], 0.0)
+    magnitude = max(abs(scores[i]) for i in best)
+    numbers = [format_score(scores[i], magnitude) for i in best]
     digits = max(len(number) for number in numbers)
     free = width - digits - 4
     label_width = max(1, min(max(measure(names[i]) for i in best), max(free // 2, 8), free))
     bar_width = min(WIDEST_BAR, free - label_width)
     rows = []
     for i, number in zip(best, numbers, strict=True):
-        label = _fit(names[i], label_width, encoding, measure)
+        label = shorten(names[i], label_width, measure, encoding)
         gap = " " * (label_width - measure(label) + 2 + digits - len(number))
         if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in label):
-            # Otherwise a terminal that knows right-to-left text moves the number as well.
+            # Otherwise a terminal that supports right-to-left text moves the number as well.
             gap = (_LEFT_TO_RIGHT_MARK if encodable(_LEFT_TO_RIGHT_MARK, encoding) else "") + gap
-        share = float(explanation.scores[i]) / largest if largest > 0 else 0.0
+        share = scores[i] / largest if largest > 0 else 0.0
         rows.append(_Row(label, gap, number, _bar(share, bar_width, encoding)))
 
     remarks = []
     if len(usual) > len(best):
         rest = len(usual) - len(best)
-        score = format_score(float(explanation.scores[usual[BARS]]), magnitude)
+        score = format_score(scores[usual[BARS]], magnitude)
         what = "1 more token" if rest == 1 else f"{rest} more tokens"
         remarks.append(f"{what}, {score} or less{'' if rest == 1 else ' each'}")
     if special and usual is not special:
-        listed = ", ".join(
-            f"{names[i]} {format_score(float(explanation.scores[i]), magnitude)}"
-            for i in special[:4]
-        )
+        listed = ", ".join(f"{names[i]} {format_score(scores[i], magnitude)}" for i in special[:4])
         more = f" and {len(special) - 4} more" if len(special) > 4 else ""
         remarks.append(f"special tokens: {listed}{more}")
     return _Chart(rows, remarks)
@@ -301,14 +254,10 @@ def _chart(
 
 def _label(name: str, encoding: str) -> str:
     if name.isspace() and "\n" not in name:
-        # A bar with a blank beside it would say nothing.
+        # A blank label beside a bar would say nothing.
         space = "\u2423" if encodable("\u2423", encoding) else "_"
         name = space * len(name)
     return visible(name, encoding, line_breaks=False)
-
-
-def _line_break(encoding: str) -> str:
-    return visible("\n", encoding, line_breaks=False) + "\n"
 
 
 def _bar(share: float, width: int, encoding: str) -> str:
@@ -318,70 +267,3 @@ def _bar(share: float, width: int, encoding: str) -> str:
         return "#" * max(1, round(share * width))
     eighths = max(1, round(share * width * 8))
     return _EIGHTHS[-1] * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
-
-
-def cells(text: str) -> int:
-    """Return how many cells of a terminal a text takes.
-
-    Args:
-        text: Text without control characters.
-
-    Returns:
-        Two for a wide character such as Chinese or an emoji, none for a mark or a joiner alone,
-        and one for all else.
-
-    Example:
-        >>> cells("keys"), cells("鑰匙"), cells("e\u0301")
-        (4, 4, 1)
-    """
-    if text.isascii():
-        return len(text)
-    total = 0
-    for start, end in clusters(text):
-        first = text[start]
-        if unicodedata.east_asian_width(first) in "WF" or "\ufe0f" in text[start:end]:
-            total += 2
-        elif "\U0001f1e6" <= first <= "\U0001f1ff":
-            total += min(2, end - start)
-        elif unicodedata.category(first) not in ("Mn", "Me", "Cf"):
-            total += 1
-    return total
-
-
-def _fit(text: str, width: int, encoding: str, measure: Callable[[str], int]) -> str:
-    """Shorten a text to some cells, never within what a reader sees as one character."""
-    if measure(text) <= width:
-        return text
-    mark = "\u2026" if encodable("\u2026", encoding) else "~"
-    fitting = ""
-    for start, end in clusters(text):
-        if measure(fitting + text[start:end]) > width - 1:
-            break
-        fitting += text[start:end]
-    return fitting + mark
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Break text into lines at spaces, or within words that are longer than a line."""
-    lines = []
-    for paragraph in text.split("\n"):
-        line, used = "", 0
-        for chunk in re.findall(r"\s+|\S+", paragraph):
-            size = cells(chunk)
-            if used + size <= width:
-                line, used = line + chunk, used + size
-                continue
-            if line:
-                lines.append(line)
-            line, used = "", 0
-            if chunk.isspace():
-                continue
-            for start, end in clusters(chunk):
-                part = chunk[start:end]
-                size = cells(part)
-                if line and used + size > width:
-                    lines.append(line)
-                    line, used = "", 0
-                line, used = line + part, used + size
-        lines.append(line)
-    return lines

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.segment import clusters
-from attnflow.view import visible
+from attnflow.view.text import shorten, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,6 @@ __all__ = [
     "set_ticks",
     "set_title",
     "settle",
-    "shorten",
     "style_of",
 ]
 
@@ -221,30 +220,6 @@ def label(text: str, width: int = 24) -> str:
     if not shown.isascii():
         shown = "".join(_drawable(shown[start:end]) for start, end in clusters(shown))
     return shorten(shown, width)
-
-
-def shorten(text: str, width: int) -> str:
-    """Return a text of at most some characters, never cut within what a reader sees as one.
-
-    Args:
-        text: The text.
-        width: The most characters, 1 or more.
-
-    Returns:
-        The text, or its beginning and an ellipsis.
-
-    Example:
-        >>> shorten("unforgettable", 8)
-        'unforge…'
-    """
-    if len(text) <= width:
-        return text
-    end = 0
-    for _, stop in clusters(text[: width + 32]):
-        if stop > width - 1:
-            break
-        end = stop
-    return text[:end].rstrip() + "\u2026"
 
 
 def _drawable(cluster: str) -> str:

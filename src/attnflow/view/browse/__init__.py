@@ -29,7 +29,10 @@ from attnflow.dataset.source import require_pyarrow
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
-from attnflow.view import METHOD_NAMES, page, pieces, visible
+from attnflow.view import page
+from attnflow.view.captions import METHOD_NAMES
+from attnflow.view.pieces import pieces
+from attnflow.view.text import visible
 
 __all__ = ["MOST_PAGES", "MOST_ROWS", "browse", "explain_row"]
 

@@ -23,7 +23,9 @@ from string import Template
 from typing import Any, Final
 
 from attnflow.explanation import Explanation
-from attnflow.view import METHOD_NAMES, answers, headline, labels, pieces, reading, visible
+from attnflow.view.captions import METHOD_NAMES, answers, headline, reading
+from attnflow.view.pieces import labels, pieces
+from attnflow.view.text import visible
 
 __all__ = ["MODULES", "data", "inlined", "page", "script", "style"]
 

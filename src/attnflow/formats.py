@@ -1,0 +1,119 @@
+"""Output formats: one table of the functions that show and write results.
+
+A result, such as an `Explanation`, does not know how it is displayed. `attnflow.view` registers a
+writer for each kind of result and each format when `attnflow` is imported, and the methods of a
+result look their writers up here. Adding an output format is one call of `register`.
+
+A format is named by the ending of its files (".svg"), or by what it is made for ("terminal"). The
+writer of an ending takes the result and returns the content of the file.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attnflow.errors import OptionError
+from attnflow.files import write_whole
+
+__all__ = ["check_path", "endings", "register", "render", "save"]
+
+_WRITERS: dict[tuple[type, str], Callable[..., Any]] = {}
+
+
+def register(kind: type, name: str, writer: Callable[..., Any]) -> None:
+    """Add a format to the table, or replace it.
+
+    Args:
+        kind: The class of the results that the writer takes.
+        name: The format: a file ending such as ".svg", in lower case, or another name.
+        writer: A function that takes a result. For a file ending, it returns a string or bytes.
+
+    Example:
+        >>> register(complex, ".txt", lambda number: f"{number.real} + {number.imag}i")
+        >>> render(1 + 2j, ".txt")
+        '1.0 + 2.0i'
+    """
+    _WRITERS[kind, name] = writer
+
+
+def endings(kind: type) -> tuple[str, ...]:
+    """Return the file endings that a kind of result can be saved to, in the order registered.
+
+    Args:
+        kind: The class of the results.
+
+    Returns:
+        The endings, each with its dot.
+    """
+    return tuple(
+        name for known, name in _WRITERS if name.startswith(".") and issubclass(kind, known)
+    )
+
+
+def render(result: object, name: str, *args: Any, **options: Any) -> Any:
+    """Show a result in a format, or return it in that format.
+
+    Args:
+        result: The result.
+        name: The format, as registered for the result's class or a base class of it.
+        *args: Further arguments of the writer.
+        **options: Further options of the writer.
+
+    Returns:
+        What the writer returns.
+
+    Raises:
+        OptionError: If the format is not registered.
+    """
+    for kind in type(result).__mro__:
+        if (kind, name) in _WRITERS:
+            return _WRITERS[kind, name](result, *args, **options)
+    known = [name for kind, name in _WRITERS if isinstance(result, kind)]
+    raise OptionError(
+        f"a {type(result).__name__} has no format {name!r}; expected {', '.join(known) or 'none'}"
+    )
+
+
+def save(result: object, path: str | os.PathLike[str]) -> None:
+    """Write a result to a file in the format of its ending. A failure leaves no partial file.
+
+    Args:
+        result: The result.
+        path: The file.
+
+    Raises:
+        OptionError: If the ending is not registered for the result's class.
+        OSError: If the file cannot be written. A file that was there before is then unchanged.
+    """
+    ending = _ending(path, endings(type(result)), "path")
+    write_whole(path, render(result, ending))
+
+
+def check_path(path: str | os.PathLike[str], accepted: Sequence[str], name: str = "path") -> None:
+    """Check that a file can be written, before the work for its content begins.
+
+    Args:
+        path: The file.
+        accepted: The accepted endings, see `endings`.
+        name: The name of the argument, for error messages.
+
+    Raises:
+        OptionError: If the path has another ending, or its folder does not exist.
+
+    Example:
+        >>> check_path("scores.doc", [".json", ".csv"])
+        Traceback (most recent call last):
+        attnflow.errors.OptionError: path must end in .json or .csv, got 'scores.doc'
+    """
+    _ending(path, accepted, name)
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise OptionError(f"{os.fspath(path)!r} cannot be written: there is no folder {folder!r}")
+
+
+def _ending(path: str | os.PathLike[str], accepted: Sequence[str], name: str) -> str:
+    given = os.fspath(path)
+    ending = os.path.splitext(given)[1].lower()
+    if ending not in accepted:
+        raise OptionError(f"{name} must end in {' or '.join(accepted)}, got {given!r}")
+    return ending

@@ -1,0 +1,104 @@
+"""An explanation in a notebook: the widget, or HTML without script."""
+
+import importlib
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TextIO
+
+from attnflow.explanation import Explanation
+from attnflow.view import terminal
+from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading
+from attnflow.view.pieces import pieces, shades
+from attnflow.view.text import escaped
+
+if TYPE_CHECKING:
+    from attnflow.view.widget import Widget
+
+__all__ = ["inline_html", "mimebundle", "show", "widget"]
+
+
+def show(explanation: Explanation, file: TextIO | None = None) -> None:
+    """Print an explanation; a notebook displays it instead if no stream is given.
+
+    Args:
+        explanation: The explanation.
+        file: The text stream to print to. None means standard output.
+    """
+    if file is None and _in_notebook():
+        importlib.import_module("IPython.display").display(explanation)
+    else:
+        terminal.show(explanation, file)
+
+
+def widget(explanation: Explanation) -> "Widget":
+    """Return the widget of an explanation.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        The widget.
+
+    Raises:
+        MissingExtraError: If anywidget is not installed.
+    """
+    from attnflow.view.widget import Widget
+
+    return Widget(explanation)
+
+
+def mimebundle(explanation: Explanation) -> Any:
+    """Return what IPython displays for an explanation.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        In a notebook with anywidget, the widget and the HTML that a front end shows where scripts
+        do not run. Elsewhere only the HTML.
+    """
+    if _in_notebook() and find_spec("anywidget") is not None:
+        bundle, metadata = widget(explanation)._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(explanation)}, metadata
+    return {"text/plain": repr(explanation), "text/html": inline_html(explanation)}
+
+
+def _in_notebook() -> bool:
+    # Only a notebook has a kernel, and has imported IPython.
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_shell is not None and hasattr(get_shell(), "kernel")
+
+
+def inline_html(explanation: Explanation) -> str:
+    """Return the explanation as an HTML fragment.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        One ``div`` with inline styles and no script. Its colours are translucent, so it is legible
+        on light and dark pages.
+    """
+    shown = pieces(explanation)
+    largest = float(explanation.scores.max(initial=0.0))
+    spans = []
+    for piece, shade in zip(shown, shades(explanation, shown), strict=True):
+        text = escaped(piece.text, line_breaks=True)
+        if not piece.tokens:
+            spans.append(text)
+            continue
+        score = format_score(float(explanation.scores[list(piece.tokens)].sum()), largest)
+        if shade is None:
+            style = "opacity:0.6"
+        else:
+            style = f"background:rgba(56,139,220,{0.62 * shade:.3f});border-radius:3px"
+        spans.append(f'<span style="{style}" title="{score}">{text}</span>')
+    blocks = [
+        f"<b>{METHOD_NAMES[explanation.method]}</b>, {escaped(headline(explanation))}",
+        f'<div dir="auto" style="white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.8;'
+        f'margin:0.5em 0">{"".join(spans)}</div>',
+        *(f"<div>{name}: <b>{escaped(value)}</b></div>" for name, value in answers(explanation)),
+        f'<div style="opacity:0.75">{escaped(reading(explanation))}</div>',
+        *(f"<div><b>Note:</b> {escaped(note)}</div>" for note in explanation.notes),
+    ]
+    return f'<div style="max-width:60em">{"".join(blocks)}</div>'

@@ -1,0 +1,167 @@
+"""The text of an explanation, divided into its tokens."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from attnflow.explanation import Explanation
+from attnflow.segment import clusters
+
+__all__ = ["Piece", "Tokenized", "labels", "pieces", "shades"]
+
+
+class Tokenized(NamedTuple):
+    """A text and its tokens, where there is no explanation of them.
+
+    Attributes:
+        text: The text.
+        tokens: The tokens, as the tokenizer names them.
+        spans: The start and end of each token in the text; None for a token that is not in it.
+    """
+
+    text: str
+    tokens: Sequence[str]
+    spans: Sequence[tuple[int, int] | None]
+
+
+class Piece(NamedTuple):
+    """A part of a text as a view shows it.
+
+    Attributes:
+        text: A part of the text, or the name of a token that is not in the text.
+        tokens: The indices of the tokens shown: none for what lies between tokens, several where
+            tokens share a character.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+def pieces(tokenized: Explanation | Tokenized) -> list[Piece]:
+    """Divide a text into its tokens and what lies between them.
+
+    Args:
+        tokenized: An explanation, or a text with its tokens.
+
+    Returns:
+        The pieces in the order of the text. Joined, they are the text, with the names of tokens
+        that have no span set apart by spaces, each in its place among the tokens. The piece of a
+        token has no whitespace around it, unless the token is whitespace, and never ends within
+        what a reader sees as one character.
+    """
+    text, tokens = tokenized.text, tokenized.tokens
+    placed: list[tuple[int, int, int]] = []
+    named: dict[int, list[int]] = {}  # tokens without a span, by how many with one precede them
+    for index, span in enumerate(_whole_spans(tokenized)):
+        if span is None:
+            named.setdefault(len(placed), []).append(index)
+        else:
+            placed.append((*span, index))
+
+    shown: list[Piece] = []
+    waiting: list[int] = []  # tokens without characters of their own, before any piece
+    last = -1  # the piece of the last token shown
+    cursor = 0
+    # The sort is stable: tokens that share a character keep their order.
+    for rank, (start, end, index) in enumerate(sorted(placed, key=lambda item: item[0])):
+        if start > cursor:
+            shown.append(Piece(text[cursor:start], ()))
+            cursor = start
+        shown += [Piece(tokens[i], (i,)) for i in named.get(rank, [])]
+        part = text[cursor:end]
+        if not part:
+            if last < 0:
+                waiting.append(index)
+            else:
+                shown[last] = Piece(shown[last].text, (*shown[last].tokens, index))
+            continue
+        body = part.strip() or part
+        before, _, after = part.partition(body)
+        shown += [Piece(before, ()), Piece(body, (*waiting, index)), Piece(after, ())]
+        last = len(shown) - 2
+        waiting = []
+        cursor = end
+    shown.append(Piece(text[cursor:], ()))
+    shown += [Piece(tokens[i], (i,)) for i in (*waiting, *named.get(len(placed), []))]
+    return _set_apart([piece for piece in shown if piece.text], tokenized.spans)
+
+
+def _whole_spans(tokenized: Explanation | Tokenized) -> list[tuple[int, int] | None]:
+    """Return the tokens' spans, widened to what a reader sees as one character."""
+    length = len(tokenized.text)
+    floor = list(range(length + 1))
+    ceiling = list(range(length + 1))
+    for start, end in clusters(tokenized.text):
+        floor[start:end] = [start] * (end - start)
+        ceiling[start + 1 : end + 1] = [end] * (end - start)
+    return [
+        # An empty span stays empty.
+        span if span is None or span[0] == span[1] else (floor[span[0]], ceiling[span[1]])
+        for span in tokenized.spans
+    ]
+
+
+def _set_apart(shown: list[Piece], spans: Sequence[tuple[int, int] | None]) -> list[Piece]:
+    """Put a space between a token that is shown by name and what is beside it."""
+    result: list[Piece] = []
+    by_name_before = False
+    for piece in shown:
+        by_name = any(spans[i] is None for i in piece.tokens)
+        seam = (result[-1].text[-1] + piece.text[0]) if result else " "
+        if (by_name or by_name_before) and not any(side.isspace() for side in seam):
+            result.append(Piece(" ", ()))
+        result.append(piece)
+        by_name_before = by_name
+    return result
+
+
+def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | None]:
+    """Return how strongly each piece is highlighted.
+
+    Args:
+        explanation: The explanation.
+        shown: Its pieces.
+
+    Returns:
+        For each piece its score as a share of the highest, from 0 to 1. None for what lies between
+        tokens, and for special tokens, whose scores often exceed all those of the text.
+    """
+    scores = [
+        float(explanation.scores[list(piece.tokens)].sum())
+        if piece.tokens and not all(explanation.special[i] for i in piece.tokens)
+        else None
+        for piece in shown
+    ]
+    largest = max((score for score in scores if score is not None), default=0.0)
+    return [
+        None if score is None else max(0.0, score / largest) if largest > 0 else 0.0
+        for score in scores
+    ]
+
+
+def labels(tokenized: Explanation | Tokenized) -> list[str]:
+    """Return a name for each token that a reader recognises.
+
+    Args:
+        tokenized: An explanation, or a text with its tokens.
+
+    Returns:
+        The token's part of the text, or the tokenizer's name for it if that is empty. Tokens with
+        equal names are numbered in their order.
+    """
+    names = []
+    for index, span in enumerate(_whole_spans(tokenized)):
+        part = "" if span is None else tokenized.text[span[0] : span[1]]
+        names.append(part.strip() or part or tokenized.tokens[index])
+    counts = Counter(names)
+    seen: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        if counts[name] > 1:
+            seen[name] += 1
+            names[index] = f"{name} ({_ordinal(seen[name])})"
+    return names
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
