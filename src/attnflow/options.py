@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ EDGES: Final = ("attention", "gradient", "effective", "value_norm")
 POSITIONS: Final = ("auto", "cls", "mask", "last")
 FUSIONS: Final = ("mean", "max", "min", "sum")
 UNITS: Final = ("tokens", "words", "sentences")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # An index beyond this is not that of any token, layer or class.
 _LARGEST: Final = 1_000_000
@@ -220,6 +222,7 @@ class Option:
         kind: The values it takes.
         default: Its default value.
         help: What it does, in one sentence or two, in plain text.
+        negated: What turning it off does, for a switch that is on by default.
         recorded: Whether a saved explanation records it under `Explanation.options`.
         needs_model: Why stored attention cannot answer it without the model; empty if it can.
         in_data_sets: Whether a run over a data set takes it.
@@ -229,6 +232,7 @@ class Option:
     kind: Kind
     default: Any
     help: str
+    negated: str = ""
     recorded: bool = False
     needs_model: str = ""
     in_data_sets: bool = True
@@ -314,6 +318,7 @@ OPTIONS: tuple[Option, ...] = (
         Switch(),
         True,
         "Keep special tokens among those scored.",
+        negated="Leave special tokens out.",
         recorded=True,
     ),
     Option(
@@ -480,7 +485,7 @@ def document(text: str) -> str:
     return re.sub(r"^( *)\*\*options:.*\n", entries, text, flags=re.MULTILINE)
 
 
-def sign(function: Any) -> Any:
+def sign(function: Function) -> Function:
     """Give a function that takes ``**options`` the signature and documentation of the table.
 
     Args:
@@ -497,6 +502,8 @@ def sign(function: Any) -> Any:
         for option in OPTIONS
         if option.name not in signature.parameters
     ]
-    function.__signature__ = signature.replace(parameters=[*first, *named])
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*first, *named]
+    )
     function.__doc__ = document(function.__doc__ or "")
     return function

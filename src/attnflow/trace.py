@@ -277,6 +277,26 @@ class Trace(fields.Frozen):
             encoder=self.encoder,
         )
 
+    def source(self) -> "Trace":
+        """Return the trace of an encoder-decoder's encoder, whose tokens are the source's.
+
+        Raises:
+            OptionError: If it is the trace of another kind of model.
+        """
+        if self.encoder is None:
+            raise OptionError("only the trace of an encoder-decoder has a source")
+        below, count = self.encoder
+        last, residual = len(self.tokens) - 1, self.residual
+        return Trace(
+            tokens=self.tokens[:count],
+            spans=self.spans[:count],
+            special=self.special[:count],
+            weights=self.weights[:below, :count, :count],
+            bits=self.bits,
+            residual=residual if isinstance(residual, float) else residual[:below, :count],
+            mask=None if self.mask is None else self.mask[:below, last + 1 - count : last + count],
+        )
+
     def attention(self) -> NDArray[np.float64]:
         """Return the fused attention, float64 of shape (L, n, n), rows summing to 1."""
         weights = self.weights.astype(np.float64)

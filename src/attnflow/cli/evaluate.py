@@ -16,6 +16,7 @@ from attnflow.errors import DataError, ModelError, OptionError, TextError
 from attnflow.evaluate.evaluation import Skipped, check_path
 from attnflow.evaluate.texts import FORMATS, Text, read_texts
 from attnflow.importance import REFERENCES
+from attnflow.options import EDGES, OPTIONS
 
 if TYPE_CHECKING:
     from attnflow.evaluate.evaluation import Evaluation
@@ -117,7 +118,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="of an encoder-decoder: the column of targets (default: what the model writes)",
     )
     data.add_argument("--limit", type=int, metavar="N", help="read this many texts at most")
-    shared.add_truncate(data)
+    for option in OPTIONS:
+        if option.name == "truncate":
+            shared.add_option(data, option, option.default)
 
     what = parser.add_argument_group("what is evaluated")
     what.add_argument(
@@ -129,7 +132,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help=f"of {','.join(REFERENCES)} (default: blank_out); none, for the output of a run",
     )
     what.add_argument("--layers", metavar="N,N", help="from 1; -1 is the last (default: all)")
-    shared.add_scoring(what, several=True)
+    for option in OPTIONS:
+        if option.name in ("position", "target", "heads", "residual"):
+            shared.add_option(what, option, option.default)
+    what.add_argument(
+        "--edges", default="attention", help=f"of {','.join(EDGES)} (default: attention)"
+    )
+    what.add_argument(
+        "--receptive-field",
+        choices=("auto", "on", "off", "both"),
+        default="auto",
+        help="divide scores by those of uniform attention over the same mask (auto: for causal "
+        "models)",
+    )
     what.add_argument(
         "--drop-sink",
         nargs="?",

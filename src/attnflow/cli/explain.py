@@ -24,7 +24,7 @@ EPILOG = """\
 examples:
   attnflow explain "the keys to the cabinet"
   attnflow explain --model ./my-classifier "a film that is hard to forget"
-  attnflow explain --model ./my-model --method rollout --layer 4 --words --json "the keys"
+  attnflow explain --model ./my-model --method rollout --layer 4 --units words --json "the keys"
   attnflow explain --model ./my-model --output keys.json "the keys to the cabinet"
   attnflow explain --model ./my-model --html keys.html --png keys.png "the keys to the cabinet"
   cat texts.txt | attnflow explain --model ./my-model --json > explained.jsonl
@@ -34,12 +34,10 @@ without the model, from what attnflow run --keep attentions stored, or from any 
   attnflow explain --attentions weights.npy --tokens tokens.txt --layer 4 --position 0
 """
 
-# What decides how the model runs, which stored attention has behind it.
+# What has no meaning without a model.
 _NEEDS_MODEL = {
-    "model": "what ran is stored",
+    "model": "the model's name is stored",
     "task": "the task is stored",
-    "target": "what was explained is stored, and another target needs the model",
-    "truncate": "the texts are stored as they were read",
     "device": "there is no model to put on it",
     "allow_pickle": "there is no model to load",
 }
@@ -83,10 +81,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="the tokens of weights from elsewhere: one a line, or a JSON list",
     )
     options.add_model(parser)
-    options.add_method(parser)
-    options.add_scoring(parser)
-    options.add_tokens(parser)
-    options.add_truncate(parser)
+    options.add_options(parser)
     options.add_loading(parser)
     parser.add_argument(
         "--output",
@@ -96,12 +91,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="save it as a page, too")
     parser.add_argument("--png", type=Path, metavar="FILE", help="save it as a figure, too")
-    parser.add_argument(
-        "--keep-heads", action="store_true", help="keep each head, for the page and for .json"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
-    # So that what was said can be told from what was not.
-    parser.set_defaults(edges=None, heads=None, residual=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,17 +111,12 @@ def run(args: argparse.Namespace) -> int:
     for name in ("row", "id", "tokens"):
         if getattr(args, name) is not None:
             raise OptionError(f"--{name} goes with --attentions, which was not given")
-    for name, default in (("edges", "attention"), ("heads", "mean"), ("residual", 0.5)):
-        if getattr(args, name) is None:
-            setattr(args, name, default)
     texts = args.text or _standard_input()
     _check_files(args, len(texts))
 
     # Loading torch takes seconds, so that everything above comes first.
     explainer = options.load(args)
-    explanations = explainer.explain_each(
-        texts, **options.explain_options(args), keep_heads=args.keep_heads
-    )
+    explanations = explainer.explain_each(texts, **options.given_options(args))
     done: dict[int, Explanation] = {}
     printed = 0
     try:
@@ -156,24 +141,14 @@ def _explain_stored(args: argparse.Namespace) -> int:
         )
     for name, reason in _NEEDS_MODEL.items():
         if getattr(args, name) not in (None, False, "auto"):
-            raise OptionError(f"--{name.replace('_', '-')} cannot be had from attention: {reason}")
+            raise OptionError(f"--{name.replace('_', '-')} needs a model: {reason}")
     if args.row is not None and args.id is not None:
         raise OptionError("--row and --id each name one row; give one of them")
 
     from attnflow.dataset import load_attentions
 
     stored = load_attentions(args.attentions, args.tokens and _read_tokens(args.tokens))
-    kept = stored.options.get("edges", "attention")
-    if args.edges not in (None, kept):
-        raise OptionError(
-            f"--edges {args.edges} cannot be had from attention: these weights are {kept!r}, and "
-            "others need the model"
-        )
-    chosen = {
-        name: value
-        for name, value in options.explain_options(args).items()
-        if name not in ("edges", "target", "truncate")
-    }
+    chosen = options.given_options(args)
     if args.row is not None:
         texts: Sequence[TextAttention] = [stored.row(args.row)]
     elif args.id is not None:
@@ -181,7 +156,7 @@ def _explain_stored(args: argparse.Namespace) -> int:
     else:
         texts = stored
     _check_files(args, len(texts))
-    made = ((i, text.explain(**chosen, keep_heads=args.keep_heads)) for i, text in enumerate(texts))
+    made = ((i, text.explain(**chosen)) for i, text in enumerate(texts))
     done = 0
     try:
         for _, explanation in _progress(made, len(texts)):

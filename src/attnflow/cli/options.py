@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnflow.errors import ModelError
-
-if TYPE_CHECKING:
-    from attnflow.models import Explainer
+from attnflow.models import Explainer
+from attnflow.models.load import TASKS
+from attnflow.options import OPTIONS, Option, Switch
 
 __all__ = [
     "add_engine",
     "add_loading",
-    "add_method",
     "add_model",
-    "add_scoring",
-    "add_tokens",
-    "add_truncate",
-    "explain_options",
+    "add_option",
+    "add_options",
+    "given_options",
     "index_or_name",
     "load",
     "shipped",
 ]
-
-_SWITCHES = {"auto": "auto", "on": True, "off": False}
 
 
 def add_model(parser: argparse._ActionsContainer) -> None:
@@ -42,8 +39,7 @@ def add_model(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--task",
         default="auto",
-        help="auto, classification, masked-lm, causal-lm, encoder, seq2seq-lm, speech-to-text, "
-        "image-classification or image-encoder (default: auto)",
+        help=f"auto, {', '.join(TASKS)} (default: auto)",
     )
 
 
@@ -66,77 +62,63 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
 
 
-def add_method(parser: argparse._ActionsContainer) -> None:
-    """Add --method and --layer."""
-    parser.add_argument("--method", default="flow", help="raw, rollout or flow (default: flow)")
-    parser.add_argument("--layer", type=int, default=-1, help="from 1; -1 is the last (default)")
+def add_options(parser: argparse._ActionsContainer, *, leave_out: Collection[str] = ()) -> None:
+    """Add a flag for each option of an explanation, made from the table of options.
 
-
-def add_scoring(parser: argparse._ActionsContainer, *, several: bool = False) -> None:
-    """Add what else decides scores, from --position to --receptive-field.
+    A flag that is not given leaves nothing in the parsed arguments, so that `given_options` tells
+    what was said from what was not.
 
     Args:
-        parser: The parser, or a group of its options.
-        several: Whether several kinds of edges may be named, and "both" for --receptive-field.
+        parser: The parser of a command, or a group of its options.
+        leave_out: The options that the command does not take, or defines by itself.
     """
+    for option in OPTIONS:
+        if option.name not in leave_out:
+            add_option(parser, option)
+
+
+def add_option(
+    parser: argparse._ActionsContainer, option: Option, default: Any = argparse.SUPPRESS
+) -> None:
+    """Add the flag of one option.
+
+    Args:
+        parser: The parser of a command, or a group of its options.
+        option: The option.
+        default: What is parsed if the flag is not given; by default nothing.
+    """
+    flag = option.name.replace("_", "-")
+    # A percent sign is special to argparse.
+    text = option.help.replace("%", "%%")
+    if isinstance(option.kind, Switch) and not option.kind.auto:
+        # A switch that is on is turned off by --no-.
+        on = bool(option.default)
+        parser.add_argument(
+            f"--no-{flag}" if on else f"--{flag}",
+            dest=option.name,
+            action="store_false" if on else "store_true",
+            default=default,
+            help=option.negated if on else text,
+        )
+        return
+    shown = "" if option.default is None else f" (default: {option.default})"
     parser.add_argument(
-        "--position",
-        type=index_or_name,
-        default="auto",
-        help="an index, cls, mask, last or auto (default: auto)",
-    )
-    parser.add_argument(
-        "--edges",
-        default="attention",
-        help="of attention,gradient,effective,value_norm (default: attention)"
-        if several
-        else "attention, gradient, effective or value_norm (default: attention)",
-    )
-    parser.add_argument("--target", type=index_or_name, help="the class or token to explain")
-    parser.add_argument(
-        "--heads",
-        type=index_or_name,
-        default="mean",
-        help="mean, max, min, sum or the index of a head (default: mean)",
-    )
-    parser.add_argument(
-        "--residual", type=float, default=0.5, help="share of the residual, 0 to 1 (default: 0.5)"
-    )
-    parser.add_argument(
-        "--receptive-field",
-        choices=(*_SWITCHES, "both") if several else tuple(_SWITCHES),
-        default="auto",
-        help="relate scores to uniform attention over the same mask (auto: for causal models)",
+        f"--{flag}",
+        type=option.kind.parse,
+        choices=("auto", True, False) if isinstance(option.kind, Switch) else None,
+        metavar="{auto,on,off}" if isinstance(option.kind, Switch) else None,
+        default=default,
+        help=f"{text}{shown}",
     )
 
 
-def add_tokens(parser: argparse._ActionsContainer) -> None:
-    """Add which tokens are shown, from --words to --drop-sink."""
-    parser.add_argument("--words", action="store_true", help="sum sub-word tokens to words")
-    parser.add_argument("--no-special-tokens", action="store_true", help="leave special tokens out")
-    parser.add_argument("--drop-sink", action="store_true", help="leave the attention sink out")
-
-
-def add_truncate(parser: argparse._ActionsContainer) -> None:
-    """Add --truncate."""
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long")
-
-
-def explain_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `Explainer.explain` that the functions above have added.
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of an explanation that were given on the command line.
 
     Args:
         args: The parsed options.
     """
-    names = ("method", "layer", "position", "edges", "target", "heads", "residual")
-    return {
-        **{name: getattr(args, name) for name in names},
-        "receptive_field": _SWITCHES[args.receptive_field],
-        "words": args.words,
-        "special_tokens": not args.no_special_tokens,
-        "drop_sink": args.drop_sink,
-        "truncate": args.truncate,
-    }
+    return {option.name: args.__dict__[option.name] for option in OPTIONS if option.name in args}
 
 
 def load(args: argparse.Namespace) -> Explainer:
@@ -149,9 +131,6 @@ def load(args: argparse.Namespace) -> Explainer:
         AttnflowError: If it cannot be loaded.
     """
     model = shipped() if args.model is None else args.model
-
-    # Loading torch takes seconds, so that what can be told without it comes first.
-    from attnflow.models import Explainer
 
     return Explainer.from_pretrained(
         model, task=args.task, device=args.device, allow_pickle=args.allow_pickle

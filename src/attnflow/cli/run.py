@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.cli import options
 from attnflow.errors import OptionError
+from attnflow.options import OPTIONS
 
 if TYPE_CHECKING:
     from attnflow.dataset import Progress
@@ -23,7 +24,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 EPILOG = """\
 examples:
-  attnflow run reviews.parquet --text-column review --model ./my-model --words --output out/
+  attnflow run reviews.parquet --text-column review --model ./my-model --units words --output out/
   attnflow run texts.txt --model ./my-model --method rollout --output out/
   zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
   attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
@@ -100,10 +101,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="float16, or float32, which takes twice the space (default: float16)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON at the end")
-    options.add_method(parser)
-    options.add_scoring(parser)
-    options.add_tokens(parser)
-    options.add_truncate(parser)
+    single = [option.name for option in OPTIONS if not option.in_data_sets]
+    options.add_options(parser, leave_out=single)
     options.add_loading(parser)
 
 
@@ -161,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
                 keep_dtype=args.keep_dtype,
                 progress=tell,
                 on_interrupt=_say_interrupted,
-                **options.explain_options(args),
+                **options.given_options(args),
             )
     except KeyboardInterrupt:
         done = f" after {_rows(latest[-1].done)}" if latest else ""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.paper import Fault, checkpoint, read_agreement
+from attnflow.models.verb_number import checkpoint
+from attnflow.paper import Fault, read_agreement
 
 if TYPE_CHECKING:
     from attnflow.paper.loop import Status

@@ -5,7 +5,8 @@ stopped, in whatever way, goes on where it was. `load_attentions` reads the atte
 or any array of attention weights, to be explained without the model.
 """
 
-from attnflow.dataset.attentions import Attentions, TextAttention, load_attentions
+from attnflow.attention import TextAttention
+from attnflow.dataset.attentions import Attentions, load_attentions
 from attnflow.dataset.runner import Progress, Result, run
 
 __all__ = ["Attentions", "Progress", "Result", "TextAttention", "load_attentions", "run"]

@@ -397,7 +397,6 @@ def _check_names(source: Source) -> None:
 def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
     """Return the type that attention is to be kept in; None if it is not to be kept."""
     from attnflow.dataset.attentions import DTYPES, require_safetensors
-    from attnflow.seq2seq import TASKS as PAIRS
 
     names = [keep] if isinstance(keep, str) else list(keep)
     unknown = [name for name in names if name != "attentions"]
@@ -407,7 +406,7 @@ def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
         raise OptionError(f"keep_dtype is {dtype!r}; expected {' or '.join(DTYPES)}")
     if not names:
         return None
-    if task in PAIRS:
+    if task == "seq2seq-lm":
         raise OptionError(
             "attention can be kept of models that read one text; the graph of an encoder-decoder "
             f"({task}) has two kinds of tokens, which no file of attention holds. Leave keep out"

@@ -245,7 +245,7 @@ class StoredRun(UnderWay):
             batch_size=_count(options["batch_size"], "batch_size", 1),
             seed=self._statistics["seed"],
         )
-        if "blank_out" in references:
+        if explainer is not None and "blank_out" in references:
             explainer.adapter.fill(self._plan.replacement)
         self._done = 0
         header = None if options["store"] is None else self._header(given)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.models import Explainer
+from attnflow.models.adapter import Question
+from attnflow.options import Options
 
 __all__ = ["SENTENCES", "Drawing", "Sentence", "figure1", "figure2", "figure3", "figure4"]
 
@@ -251,11 +253,13 @@ def _pair(explainer: Explainer, sentence: Sentence, methods: Sequence[str]) -> l
 
 def _scored(explainer: Explainer, text: str, methods: Sequence[str]) -> dict[str, Any]:
     """Return the scores of a text by several methods, in every layer."""
-    scored = explainer.layer_scores(text, methods=methods, receptive_field=(False,))
+    [scored] = explainer.layer_scores(
+        text, [Question("auto", None)], Options(), methods=methods, receptive_fields=(False,)
+    )
     return {
         "text": text,
-        "tokens": list(scored.tokens),
-        "special": list(scored.special),
+        "tokens": list(scored.tokens.names),
+        "special": list(scored.tokens.special),
         "position": scored.position,
         "prediction": None if scored.prediction is None else scored.prediction._asdict(),
         **{method: scored.scores[method, False].tolist() for method in methods},
@@ -264,18 +268,10 @@ def _scored(explainer: Explainer, text: str, methods: Sequence[str]) -> dict[str
 
 def _graph(explainer: Explainer, text: str) -> tuple[tuple[str, ...], AttentionGraph]:
     """Return the tokens of a text, and the graph of a model's attention among all of them."""
-    import torch
-
-    from attnflow.capture import capture
-
-    encoded = explainer._encode(text, truncate=False)
-    inputs = {
-        name: torch.tensor([values], device=explainer.model.device)
-        for name, values in encoded.inputs.items()
-        if name != "attention_mask"
-    }
-    layers = capture(explainer.model, inputs).layers
-    return encoded.tokens, AttentionGraph([layer[0].double().numpy() for layer in layers])
+    options = Options()
+    encoded = explainer.adapter.read(text)
+    ran = explainer.adapter.run([encoded], [[0]], options)
+    return encoded.tokens.names, explainer.adapter.graph(ran.captured, 0, encoded, options)
 
 
 def _prediction(explanation: Any) -> dict[str, Any] | None:

@@ -237,7 +237,7 @@ def _probabilities(
 
     inputs = {
         name: torch.tensor([values], device=explainer.model.device)
-        for name, values in explainer._encode(text, truncate=False).inputs.items()
+        for name, values in explainer.adapter.read(text).inputs.items()
     }
     training = explainer.model.training
     explainer.model.eval()

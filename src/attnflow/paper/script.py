@@ -141,8 +141,8 @@ def _read(
     from attnflow.capture import capture
     from attnflow.capture.borrow import borrowed
 
-    encoded = explainer._encode(text, truncate=False)
-    ids = torch.tensor([encoded.ids], device=explainer.model.device)
+    encoded = explainer.adapter.read(text)
+    ids = torch.tensor([encoded.inputs["input_ids"]], device=explainer.model.device)
     with borrowed(explainer.model, None), torch.enable_grad():
         embedded = embeddings(input_ids=ids).detach().requires_grad_()
         inputs = {"inputs_embeds": embedded, "attention_mask": torch.ones_like(ids)}

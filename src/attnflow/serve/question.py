@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from attnflow.explain import POSITIONS
-from attnflow.scoring import EDGES, METHODS
+from attnflow.options import EDGES, METHODS, POSITIONS, UNITS
 from attnflow.serve.limits import Limits
 
 __all__ = ["Question", "Refused", "read_question", "schema"]
@@ -134,7 +133,11 @@ def schema(limits: Limits) -> dict[str, Any]:
                     "causal models."
                 ),
             },
-            "words": switch("Sum the scores of sub-word tokens to words."),
+            "units": {
+                "enum": list(UNITS),
+                "default": "tokens",
+                "description": "What is scored: tokens, words or sentences.",
+            },
             "special_tokens": {
                 "type": "boolean",
                 "default": True,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attnflow import flow
 from attnflow.errors import AttnflowError, GraphSizeError, ModelError
-from attnflow.scoring import EDGES
+from attnflow.options import EDGES
 from attnflow.serve.limits import Limits
 from attnflow.serve.metrics import Metrics
 from attnflow.serve.question import Refused
@@ -126,8 +126,8 @@ def read_model(explainer: "Explainer", limits: Limits) -> Model:
     explained = explainer.explain(example, method="raw", position=0, keep_heads=apart)
     kept = None if explained.trace is None else explained.trace.heads
     most = [limits.tokens]
-    if apart and explainer._most_tokens() is not None:
-        most.append(int(explainer._most_tokens() or 0))
+    if apart and explainer.adapter.max_tokens is not None:
+        most.append(int(explainer.adapter.max_tokens or 0))
     return Model(
         model=explainer.name,
         task=explainer.task,
@@ -238,7 +238,7 @@ class Worker:
         if not text.strip():
             return  # which the explainer says better
         count = len(explainer.tokenizer(text, verbose=False)["input_ids"])
-        most = explainer._most_tokens()
+        most = explainer.adapter.max_tokens
         if truncate and most is not None:
             count = min(count, most)
         if count > self._limits.tokens:
@@ -289,7 +289,7 @@ def _ticking(job: Job) -> Iterator[None]:
     """Stop the solver when a job is over."""
 
     def tick(number: int, frame: FrameType | None) -> None:
-        if job.over and frame is not None and frame.f_code is flow._solve.__code__:
+        if job.over and frame is not None and frame.f_code is flow.solve_units.__code__:
             raise TimeUp
 
     before = signal.signal(signal.SIGALRM, tick)

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.explanation import METHODS, Explanation
-from attnflow.scoring import notes_on, relative_to, saturation_of, scores_of, sink_of
+from attnflow.explain import Answer, explain_graph
+from attnflow.explanation import Explanation
+from attnflow.options import METHODS, Options
+from attnflow.scoring import Scorer
+from attnflow.tokens import Tokens
 from attnflow.view.page import data, inlined, script, style
 
 try:
@@ -34,8 +37,6 @@ COMPACT = """
 .attnflow section { margin-top: 28px; }
 """
 CHOICES = ("method", "layer", "position")
-# The options of an explanation whose tokens are those that the model was given.
-WHOLE = {"words": False, "special_tokens": True, "drop_sink": False}
 
 
 class ChoiceError(OptionError, traitlets.TraitError):  # type: ignore[misc] # Any to mypy
@@ -121,46 +122,32 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         given, trace = self.explanation, self.explanation.trace
         if all(getattr(self, name) == getattr(given, name) for name in CHOICES):
             return given
-        made = {name: getattr(given, name) for name in given.__slots__}
-        made |= {"layer": self.layer, "saturation": None, "notes": (), "trace": None}
         if trace is None:
+            made = {name: getattr(given, name) for name in given.__slots__}
+            made |= {"layer": self.layer, "saturation": None, "notes": ()}
             return Explanation(**made | {"scores": given.layer_scores[self.layer - 1]})
-        graph = trace.graph()
-        levels = [trace.level(i + 1, self.position) - 1 for i in range(self._layers(self.position))]
-        every = scores_of(graph, self.method, [self.position])
-        saturation = None
-        if self.method == "flow":
-            level = levels[self.layer - 1] + 1
-            (saturation,) = saturation_of(graph, every, level, [self.position])
-        scores = every[levels, 0]
-        on_target = trace.encoder is not None and self.position >= trace.encoder[1]
-        if self.method == "raw" and on_target:
-            # A layer of a decoder attends twice; half of each makes a whole.
-            scores = (scores + every[np.array(levels) - 1, 0]) / 2
-        related = trace.mask is not None and self.method != "raw"
-        if related:
-            even = scores_of(trace.uniform(), self.method, [self.position])[levels, 0]
-            scores = relative_to(even, scores)
-        # Of a causal model, a position sees itself and what precedes it.
-        seen = self.position + 1 if graph.causal or on_target else graph.tokens
-        if trace.encoder is not None and not on_target:
-            seen = trace.encoder[1]
-        rows = scores[:, :seen]
-        values = rows[self.layer - 1]
-        sink = sink_of(graph, seen)
-        made |= {
-            "tokens": trace.tokens[:seen],
-            "spans": trace.spans[:seen],
-            "special": trace.special[:seen],
-            "scores": values,
-            "layer_scores": rows,
-            "method": self.method,
-            "position": self.position,
-            "saturation": saturation,
-            "options": {**given.options, **WHOLE, "receptive_field": related},
-            "notes": notes_on(trace.tokens, values, self.position, self.layer, saturation, sink),
+        if trace.encoder is not None and self.position < trace.encoder[1]:
+            trace = trace.source()
+        options = Options(
+            method=self.method, layer=self.layer, receptive_field=trace.mask is not None
+        )
+        # Edges, heads and residual are those of the trace.
+        kept = {
+            name: value
+            for name, value in given.options.items()
+            if name not in options or name in ("edges", "heads", "residual")
         }
-        return Explanation(**made)
+        [made_anew] = explain_graph(
+            Scorer(trace.graph(), mask=trace.mask),
+            Tokens(given.text, trace.tokens, trace.spans, trace.special),
+            [self.position],
+            options,
+            [Answer(given.prediction, given.target)],
+            model=given.model,
+            task=given.task,
+            details={"options": kept, "grid": given.grid, "picture": given.picture},
+        )
+        return made_anew.without_trace()
 
     @traitlets.validate("method")  # type: ignore[untyped-decorator]
     def _check_method(self, proposal: Any) -> str:

@@ -145,7 +145,7 @@ def explain_row(folder: str | os.PathLike[str], number: int) -> Explanation:
 
 def _explained(made: Finished, stored: Attentions, number: int) -> Explanation:
     """Explain a row as the run did."""
-    names = ("method", "layer", "receptive_field", "words", "special_tokens", "drop_sink")
+    names = ("method", "layer", "receptive_field", "units", "special_tokens", "drop_sink")
     options = {name: made.header["options"][name] for name in names}
     text = stored.row(number)
     if text.residual is None:
