@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.explanation import Comparison, Explanation, Prediction, clusters
+from attnflow.explanation import Comparison, Explanation, Prediction
+from attnflow.segment import clusters
 
 TEXT = "The keys to the cabinets are on the table."
 

@@ -365,7 +365,7 @@ def test_heads_are_kept_when_asked_for_and_give_the_same_scores(reader):
 
 def test_of_a_long_list_the_traces_take_no_more_memory_than_allowed(reader, monkeypatch):
     one = reader.explain("keys open the doors").trace.nbytes
-    monkeypatch.setattr("attnflow.explain.MOST_TRACES", 2 * one)
+    monkeypatch.setattr("attnflow.models.explainer.MOST_TRACES", 2 * one)
     found = reader.explain(["keys open the doors"] * 4, method="raw")
     assert sum(explanation.trace is not None for explanation in found) == 2
     # One by one they are the caller's to keep.

@@ -13,8 +13,10 @@ import transformers
 from PIL import Image
 
 import attnflow
-from attnflow import vision
 from attnflow.explanation import Explanation
+from attnflow.models import Explainer
+from attnflow.models import image as module
+from attnflow.models.image import ImageAdapter
 from tests.support.vision import (
     CLASSIFIERS,
     LABELS,
@@ -22,6 +24,7 @@ from tests.support.vision import (
     SIZES,
     explain,
     make,
+    model_class,
     photo,
     processor,
 )
@@ -72,7 +75,7 @@ def test_scores_are_those_of_the_method_on_the_models_attention(models, name, me
 @pytest.mark.parametrize("name", MODELS)
 def test_special_tokens_are_told_apart_and_patches_are_named_by_their_place(models, name):
     special = MODELS[name][1]
-    assert vision.is_vision_model(models[name])
+    assert ImageAdapter.fits(models[name])
     explanation = explain(models[name], photo(), method="rollout")
     assert explanation.tokens == special + PATCHES
     assert explanation.special == (True,) * len(special) + (False,) * 16
@@ -298,12 +301,12 @@ def test_a_smooth_map_is_bilinear(models):
 @pytest.mark.parametrize("prepare", [processor(), cropping()])
 def test_many_images_are_explained_as_one_by_one(models, prepare, monkeypatch):
     # Two images of one size to a batch.
-    monkeypatch.setattr(vision, "BATCH_POSITIONS", 40)
+    monkeypatch.setattr(module, "BATCH_POSITIONS", 40)
     images = [photo(40, 60, seed) for seed in range(5)] + [photo(50, 33), photo(32, 32)]
     model = models["ViTForImageClassification"]
     for edges in ("attention", "gradient"):
         options = {"method": "rollout", "edges": edges}
-        together = dict(vision.explain_each(model, prepare, images, **options))
+        together = dict(Explainer(model, prepare).explain_each(images, **options))
         assert sorted(together) == list(range(7))
         for index, image in enumerate(images):
             alone = explain(model, image, prepare, **options)
@@ -315,7 +318,7 @@ def test_many_images_are_explained_as_one_by_one(models, prepare, monkeypatch):
 def test_images_whose_sizes_differ_for_the_model_run_apart(models):
     keeping = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, do_center_crop=False)
     images = [photo(32, 64), photo(64, 32), photo(40, 80, seed=1)]
-    found = dict(vision.explain_each(models["ViTModel"], keeping, images, method="rollout"))
+    found = dict(Explainer(models["ViTModel"], keeping).explain_each(images, method="rollout"))
     assert [found[i].grid for i in range(3)] == [(4, 8), (8, 4), (4, 8)]
     alone = explain(models["ViTModel"], images[2], keeping, method="rollout")
     np.testing.assert_allclose(found[2].layer_scores, alone.layer_scores, atol=1e-5)
@@ -325,7 +328,7 @@ def test_an_image_is_the_same_however_it_is_given(models, tmp_path):
     path = tmp_path / "photo.png"
     Image.fromarray(photo()).save(path)
     given = [photo(), Image.fromarray(photo()), path, str(path)]
-    found = dict(vision.explain_each(models["ViTModel"], processor(), given, method="rollout"))
+    found = dict(Explainer(models["ViTModel"], processor()).explain_each(given, method="rollout"))
     for index in range(1, 4):
         np.testing.assert_allclose(found[index].scores, found[0].scores, atol=1e-6)
         assert found[index].options == found[0].options
@@ -357,10 +360,10 @@ def test_an_image_of_three_rows_is_not_taken_for_one_of_three_colours(models):
 
 def test_one_image_is_told_from_many():
     picture = Image.fromarray(photo())
-    assert vision.list_images(picture) == ([picture], False)
-    assert vision.list_images([picture]) == ([picture], True)
-    assert vision.list_images(picture for _ in range(2)) == ([picture, picture], True)
-    assert vision.list_images(photo())[1] is False
+    assert module.list_images(picture) == ([picture], False)
+    assert module.list_images([picture]) == ([picture], True)
+    assert module.list_images(picture for _ in range(2)) == ([picture, picture], True)
+    assert module.list_images(photo())[1] is False
 
 
 @pytest.mark.parametrize(
@@ -379,7 +382,7 @@ def test_one_image_is_told_from_many():
 )
 def test_what_is_no_image_is_named(inputs, message):
     with pytest.raises(attnflow.OptionError, match=message):
-        vision.list_images(inputs)
+        module.list_images(inputs)
 
 
 def test_a_file_that_is_no_image_is_named(models, tmp_path):
@@ -400,9 +403,9 @@ def test_without_pillow_an_array_is_read_and_a_file_says_what_to_install(tmp_pat
     code = (
         "import sys; sys.modules['PIL'] = sys.modules['PIL.Image'] = None\n"
         "import attnflow, numpy\n"
-        "from attnflow import vision\n"
-        "print(vision.list_images(numpy.zeros((2, 2, 3), numpy.uint8))[1])\n"
-        f"try: vision.list_images({str(path)!r})\n"
+        "from attnflow.models import image as module\n"
+        "print(module.list_images(numpy.zeros((2, 2, 3), numpy.uint8))[1])\n"
+        f"try: module.list_images({str(path)!r})\n"
         "except attnflow.MissingExtraError as error: print(error)\n"
         "print('torch' in sys.modules)\n"
     )
@@ -448,7 +451,7 @@ def test_a_model_without_cls_asks_for_a_position():
         match=r"SiglipVisionModel.*CLS.*0.*15.*patch",
     ):
         explain(model, photo())
-    assert vision.token_layout(model).special == ()
+    assert module.token_layout(model).special == ()
 
 
 def test_a_model_that_drops_patches_is_refused():
@@ -509,8 +512,8 @@ def test_a_label_that_several_classes_have_is_asked_for_by_index():
 
 
 def test_what_is_no_image_processor_is_refused(models):
-    with pytest.raises(attnflow.ModelError, match=r"processor.*NoneType"):
-        next(vision.explain_each(models["ViTModel"], None, [photo()]))
+    with pytest.raises(attnflow.ModelError, match=r"NoneType.*processor"):
+        Explainer(models["ViTModel"], None)
 
 
 def test_the_model_is_left_as_it_was_found(models):
@@ -535,15 +538,15 @@ def test_a_saved_model_is_loaded_for_what_it_was_saved_as(models, name, tmp_path
     models[name].save_pretrained(tmp_path)
     processor().save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)
-    kind = vision.model_class(config)
+    kind = model_class(config)
     assert kind.__name__ == name
     model = kind.from_pretrained(tmp_path).eval()
-    prepare = vision.load_image_processor(tmp_path)
+    prepare = module.load_image_processor(tmp_path)
     found = explain(model, photo(), prepare, method="rollout")
     expected = explain(models[name], photo(), method="rollout")
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)
-    encoder = vision.model_class(config, "image-encoder").from_pretrained(tmp_path)
-    assert vision.task_of(type(encoder).__name__) == "image-encoder"
+    encoder = model_class(config, "image-encoder").from_pretrained(tmp_path)
+    assert Explainer(encoder, prepare).task == "image-encoder"
 
 
 def test_the_image_part_of_a_clip_model_is_loaded(tmp_path):
@@ -559,7 +562,7 @@ def test_the_image_part_of_a_clip_model_is_loaded(tmp_path):
     config = transformers.CLIPConfig(text_config=text, vision_config=SIZES)
     whole = transformers.CLIPModel(config).eval()
     whole.save_pretrained(tmp_path)
-    kind = vision.model_class(transformers.AutoConfig.from_pretrained(tmp_path))
+    kind = model_class(transformers.AutoConfig.from_pretrained(tmp_path))
     model = kind.from_pretrained(tmp_path).eval()
     pixels = processor()(images=[photo()], return_tensors="pt")["pixel_values"]
     with torch.no_grad():
@@ -569,16 +572,16 @@ def test_the_image_part_of_a_clip_model_is_loaded(tmp_path):
 
 
 def test_a_text_model_is_no_vision_model():
-    assert vision.model_class(transformers.BertConfig(architectures=["BertModel"])) is None
-    assert not vision.is_vision_model(transformers.BertModel)
+    assert model_class(transformers.BertConfig(architectures=["BertModel"])) is None
+    assert not ImageAdapter.fits(transformers.BertModel)
 
 
 def test_a_model_is_not_loaded_for_what_it_cannot_do():
     config = transformers.ViTConfig(architectures=["ViTModel"])
     with pytest.raises(attnflow.OptionError, match=r"ViTModel.*classifier"):
-        vision.model_class(config, "image-classification")
+        model_class(config, "image-classification")
     with pytest.raises(attnflow.OptionError, match=r"'masked-lm'.*ViTModel"):
-        vision.model_class(config, "masked-lm")
+        model_class(config, "masked-lm")
 
 
 def test_a_processor_that_cuts_while_it_resizes_is_refused(models):

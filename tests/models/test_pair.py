@@ -380,7 +380,7 @@ def test_many_pairs_run_together_and_equal_themselves_alone(explainer, edges):
 
 
 def test_pairs_of_similar_length_run_together_the_short_ones_first(explainer, monkeypatch):
-    monkeypatch.setattr("attnflow.seq2seq.BATCH_POSITIONS", 20)
+    monkeypatch.setattr("attnflow.models.adapter.BATCH_POSITIONS", 20)
     sizes = []
     handle = explainer.model.register_forward_pre_hook(
         lambda _, __, options: sizes.append(tuple(options["input_ids"].shape)), with_kwargs=True

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from attnflow.sound import Listener, stretches
 from tokenizers.pre_tokenizers import ByteLevel
 
 import attnflow
@@ -16,6 +15,7 @@ from attnflow.capture import capture_pair
 from attnflow.cli import main
 from attnflow.graph import UNIT, encoder_decoder_graph
 from attnflow.models import Explainer
+from attnflow.models.sound import Listener, stretches
 from tests.support.arcs import flow_of_ortools, layered_arcs
 
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("c", "a"), ("ca", "t"), ("Ġ", "cat")]
@@ -232,7 +232,7 @@ def test_many_sounds_equal_themselves_alone(explainer):
 
 
 def test_sounds_are_prepared_as_they_run_and_not_all_at_once(explainer, monkeypatch):
-    monkeypatch.setattr("attnflow.seq2seq.BATCH_POSITIONS", 110)
+    monkeypatch.setattr("attnflow.models.adapter.BATCH_POSITIONS", 110)
     prepared = []
     own = Listener.features
     monkeypatch.setattr(

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 import transformers
 
-from attnflow import vision
+from attnflow.models import Explainer
+from attnflow.models.image import ImageAdapter
 
 SIZES = {
     "hidden_size": 16,
@@ -63,4 +64,10 @@ def photo(height=40, width=60, seed=0):
 
 
 def explain(model, image, prepare=None, **options):
-    return next(vision.explain_each(model, prepare or processor(), [image], **options))[1]
+    return Explainer(model, prepare or processor()).explain(image, **options)
+
+
+def model_class(config, task="auto"):
+    """The class that a checkpoint is loaded with, None if it is of no vision model."""
+    loader = ImageAdapter.loader(config, task, gguf=False)
+    return None if loader is None else getattr(transformers, loader.model)

@@ -779,12 +779,12 @@ def _replacement_id(tokenizer: Any, token: str, name: str) -> int:
     return int(ids[0])
 
 
-def grouped(lengths: Sequence[tuple[int, ...]], most: int = BATCH_POSITIONS) -> Iterator[list[int]]:
+def grouped(lengths: Sequence[tuple[int, ...]], most: int | None = None) -> Iterator[list[int]]:
     """Yield the indices of inputs that run together: of similar length, the short ones first.
 
     Args:
         lengths: The lengths of each input; a batch is padded to the largest of each.
-        most: How many positions a batch may have, padded ones included.
+        most: How many positions a batch may have, padded ones included. None is `BATCH_POSITIONS`.
 
     Example:
         >>> list(grouped([(5,), (2,), (3,)], most=6))
@@ -794,7 +794,7 @@ def grouped(lengths: Sequence[tuple[int, ...]], most: int = BATCH_POSITIONS) -> 
     longest: tuple[int, ...] = ()
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         longest = tuple(map(max, zip(longest or lengths[index], lengths[index], strict=True)))
-        if batch and (len(batch) + 1) * sum(longest) > most:
+        if batch and (len(batch) + 1) * sum(longest) > (most or BATCH_POSITIONS):
             yield batch
             batch, longest = [], lengths[index]
         batch.append(index)

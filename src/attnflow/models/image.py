@@ -38,7 +38,14 @@ from attnflow.options import Options
 from attnflow.resample import Area
 from attnflow.tokens import Tokens
 
-__all__ = ["ImageAdapter", "Layout", "Picture", "load_image_processor", "token_layout"]
+__all__ = [
+    "ImageAdapter",
+    "Layout",
+    "Picture",
+    "list_images",
+    "load_image_processor",
+    "token_layout",
+]
 
 # How the names of classes end that classify images.
 CLASSIFIERS: Final = ("ForImageClassification", "ForImageClassificationWithTeacher")
@@ -220,19 +227,7 @@ class ImageAdapter(Adapter):
 
     def items(self, inputs: Any) -> tuple[list[Any], bool]:
         """Return the images that were given, not read yet."""
-        if _is_one(inputs):
-            _check_image(inputs, "inputs")
-            return [inputs], False
-        if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
-            raise ImageError(
-                f"inputs is {type(inputs).__name__}; expected {_IMAGE}, or a list of them"
-            )
-        images = list(inputs)
-        if not images:
-            raise ImageError("inputs is an empty list; expected an image or a list of images")
-        for index, image in enumerate(images):
-            _check_image(image, f"inputs[{index}]")
-        return images, True
+        return list_images(inputs)
 
     def read(self, item: Any, truncate: bool = False) -> Encoded:
         """Read one image."""
@@ -517,6 +512,33 @@ def _check_count(model: Any, layout: Layout, grid: tuple[int, int], count: int) 
 
 
 # ---- Images --------------------------------------------------------------------------------------
+
+
+def list_images(inputs: Any) -> tuple[list[Any], bool]:
+    """Return the images of what was given, one or many.
+
+    Args:
+        inputs: An image or a list of images. An image is a Pillow image, an array of shape
+            (height, width, 3) and dtype uint8, or the path of a file.
+
+    Returns:
+        The images, not read yet, and whether a list was given.
+
+    Raises:
+        ImageError: If it is neither an image nor a list of images, or the list is empty.
+        MissingExtraError: If a file is to be read and Pillow is not installed.
+    """
+    if _is_one(inputs):
+        _check_image(inputs, "inputs")
+        return [inputs], False
+    if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
+        raise ImageError(f"inputs is {type(inputs).__name__}; expected {_IMAGE}, or a list of them")
+    images = list(inputs)
+    if not images:
+        raise ImageError("inputs is an empty list; expected an image or a list of images")
+    for index, image in enumerate(images):
+        _check_image(image, f"inputs[{index}]")
+    return images, True
 
 
 def _is_one(value: Any) -> bool:
