@@ -1,7 +1,8 @@
 """Makes the pages of the site that are not written by hand: mkdocs calls it.
 
 notebook.md is docs/notebook.ipynb with what its cells show, keys.html is the page of the
-explanation in docs/keys.json, and reference/commands.md is what the commands say of themselves.
+explanation in docs/keys.json, reference/commands.md is the help of the commands, and
+reference/options.md the table of options.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 from attnflow import Explanation
 from attnflow.cli import COMMANDS, main
+from attnflow.options import markdown_table
 
 HERE = Path(__file__).parent
 # Commands of which each has commands of its own.
@@ -29,6 +31,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         "keys.html": Explanation.load(HERE / "keys.json").to_html(),
         "notebook.md": notebook(json.loads((HERE / "notebook.ipynb").read_text(encoding="utf-8"))),
         "reference/commands.md": commands(),
+        "reference/options.md": "# Options of an explanation\n\n" + markdown_table(),
     }
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))

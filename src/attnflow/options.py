@@ -242,7 +242,7 @@ class Option:
         return {**self.kind.schema(), "default": self.default, "description": self.help}
 
 
-OPTIONS: tuple[Option, ...] = (
+OPTIONS: Final[list[Option]] = [
     Option(
         "method",
         Choice(METHODS),
@@ -345,7 +345,7 @@ OPTIONS: tuple[Option, ...] = (
         "for attention edges of models that read one text.",
         in_data_sets=False,
     ),
-)
+]
 
 
 class Options(Mapping[str, Any]):
