@@ -42,7 +42,7 @@ def test_words(text, expected):
         ("It costs 3.50 e.g. here", ["Itcosts3.50e.g.here"]),
         ("wait... what", ["wait...what"]),
         ("a title\n\nA text.", ["atitle", "Atext."]),
-        ("他来了。我走了！", ["他来了。", "我走了！"]),
+        ("他来了。我走了。", ["他来了。", "我走了。"]),
     ],
 )
 def test_sentences(text, expected):
@@ -84,7 +84,7 @@ def test_a_token_of_whitespace_joins_the_sentence_before_it():
 
 
 def test_unknown_units_are_refused():
-    with pytest.raises(OptionError, match="units.*'letters'"):
+    with pytest.raises(OptionError, match=r"units.*'letters'"):
         TOKENS.grouped("letters")
 
 
