@@ -442,7 +442,7 @@ def test_the_command_prints_what_it_prints_with_the_model(classifier, kept, caps
     assert main(["explain", "--attentions", str(kept), "--row", "1", "--json"]) == 0
     found = attnflow.Explanation.from_dict(json.loads(capsys.readouterr().out))
     same(found, classifier.explain(TEXTS[1]), atol=2e-6)
-    options = ["--method", "rollout", "--layer", "2", "--words", "--json"]
+    options = ["--method", "rollout", "--layer", "2", "--units", "words", "--json"]
     assert main(["explain", "--attentions", str(kept), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["text"] for line in lines] == [TEXTS[i] for i in DONE]

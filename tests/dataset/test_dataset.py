@@ -786,7 +786,7 @@ def saved(classifier, tmp_path_factory):
 def test_the_command_does_what_the_function_does(classifier, saved, tmp_path, capsys):
     source = write_source(tmp_path, "tsv")
     arguments = ["run", str(source), "--model", saved, "--output", str(tmp_path / "out")]
-    arguments += ["--method", "rollout", "--words", "--shard-rows", "2", "--workers", "1"]
+    arguments += ["--method", "rollout", "--units", "words", "--shard-rows", "2", "--workers", "1"]
     assert main(arguments) == 0
     assert "5 rows" in capsys.readouterr().out
     run(source, classifier, tmp_path / "same", units="words")

@@ -661,8 +661,8 @@ def test_an_image_may_be_related_to_uniform_attention_with_measured_shares():
         ({"edges": "value_norm", "heads": "max"}, "heads.*'max'.*edges.*'value_norm'"),
         ({"edges": "value_norm", "heads": 2}, "heads.*2"),
         ({"edges": "values"}, "edges.*'values'.*attention.*gradient.*effective.*value_norm"),
-        ({"residual": np.full((3, 11), 0.5)}, "residual.*0.*1"),
-        ({"residual": 1.5}, "residual.*0.*1"),
+        ({"residual": np.full((3, 11), 0.5)}, "(?s)residual.*0.*1"),
+        ({"residual": 1.5}, "(?s)residual.*0.*1"),
     ],
 )
 def test_a_bad_option_of_explain_is_an_error(encoder, options, message):

@@ -37,7 +37,6 @@ class TextAdapter(Adapter):
     def __init__(self, model: Any, reader: Any) -> None:
         super().__init__(model, reader)
         self.task = _task_of(type(model).__name__)
-        self._takes: Final = {*inspect.signature(model.forward).parameters, "input_ids"}
 
     @classmethod
     def fits(cls, model: Any) -> bool:
@@ -115,13 +114,14 @@ class TextAdapter(Adapter):
                 return_attention_mask=True,
                 verbose=False,
             )
+            taken = self._takes
             for row, index in enumerate(left):
                 encoding = {name: values[row] for name, values in encodings.items()}
-                results[index] = self._encoded(items[index], encoding, most)
+                results[index] = self._encoded(items[index], encoding, taken, most)
         return [results[index] for index in range(len(items))]
 
     def _encoded(
-        self, text: str, encoding: dict[str, list[Any]], most: int | None
+        self, text: str, encoding: dict[str, list[Any]], taken: set[str], most: int | None
     ) -> Encoded | TextError:
         special = [bool(flag) for flag in encoding.pop("special_tokens_mask")]
         offsets = encoding.pop("offset_mapping", None)
@@ -142,7 +142,7 @@ class TextAdapter(Adapter):
             else (int(offsets[i][0]), int(offsets[i][1]))
             for i in range(count)
         ]
-        inputs = {name: list(values) for name, values in encoding.items() if name in self._takes}
+        inputs = {name: list(values) for name, values in encoding.items() if name in taken}
         return Encoded(self._tokens(text, ids, spans, special), inputs)
 
     def _tokens(
@@ -239,6 +239,11 @@ class TextAdapter(Adapter):
         kept = sorted({place for row in positions for place in row})
         inputs["logits_to_keep"] = torch.tensor(kept, device=device)
         return inputs, {place: index for index, place in enumerate(kept)}
+
+    @property
+    def _takes(self) -> set[str]:
+        """The names of what the model takes."""
+        return {*inspect.signature(self.model.forward).parameters, "input_ids"}
 
     @property
     def _writes_tokens(self) -> bool:
