@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -206,17 +206,14 @@ def too_late(limits: Limits) -> Answer:
 
 @contextmanager
 def _told(model: Any, job: Job, number: int, count: int) -> Iterator[None]:
-    """Tell a job when the model begins to read, and when it has read."""
+    """Tell a job when the model begins to read a text, and when it has read it."""
 
-    def begin(*_: Any) -> None:
-        job.tell(Stage("model", number, count))
-
-    def end(*_: Any) -> None:
-        job.tell(Stage("scores", number, count))
+    def tell(stage: str) -> Callable[..., None]:
+        return lambda *_: job.tell(Stage(stage, number, count))
 
     hooks = [
-        model.register_forward_pre_hook(begin, prepend=True),
-        model.register_forward_hook(end),
+        model.register_forward_pre_hook(tell("model"), prepend=True),
+        model.register_forward_hook(tell("scores")),
     ]
     try:
         yield
