@@ -38,7 +38,7 @@ KINDS: Final = {
     "invalid": Kind(422, "A field is not valid, by itself or for this model."),
     "too_many": Kind(429, "Too many requests of this client are waiting.", retry_after=2),
     "failed": Kind(500, "The server failed. The traceback is on its terminal."),
-    "busy": Kind(503, "Too many requests or connections are waiting.", retry_after=5),
+    "busy": Kind(503, "Too many requests are waiting, or connections are open.", retry_after=5),
     "stopping": Kind(503, "The server is stopping.", retry_after=10),
     "too_late": Kind(504, "There was no answer in time."),
 }

@@ -43,7 +43,8 @@ def describe(question: Any, limits: Limits, *, token: bool) -> dict[str, Any]:
         [(kind.__name__, "validation", TypeAdapter(kind)) for kind in types],
         ref_template="#/components/schemas/{model}",
     )
-    described["components"] |= {"schemas": schemas["$defs"], "responses": _errors()}
+    schemas = {"Question": schemas["$defs"].pop("Question"), **schemas["$defs"]}
+    described["components"] |= {"schemas": schemas, "responses": _errors()}
     return described
 
 
@@ -72,6 +73,7 @@ def docs_page(description: dict[str, Any]) -> str:
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["type"] = _type
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     return str(environment.from_string(_file("docs.html")).render(description))
 
 
@@ -91,7 +93,7 @@ def _type(schema: dict[str, Any]) -> str:
     if "items" in schema:
         words += f" of {_type(schema['items'])}"
     if "minimum" in schema and "maximum" in schema:
-        words += f", {schema['minimum']:g} to {schema['maximum']:g}"
+        words += f", {schema['minimum']} to {schema['maximum']}"
     if "maxLength" in schema:
         words += f", {schema['minLength']} to {schema['maxLength']} characters"
     return words
