@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import suppress
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -20,7 +19,7 @@ from attnflow.serve import guard
 from attnflow.serve.answer import FAILED, Answer, Refused
 from attnflow.serve.limits import Limits
 from attnflow.serve.metrics import Metrics
-from attnflow.serve.openapi import describe, docs_page
+from attnflow.serve.openapi import docs_page, openapi, read_file
 from attnflow.serve.question import question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import Stage, too_late
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from attnflow.serve.messages import Model
 
 __all__ = ["Service"]
+
+# What happens to a job.
+Events = asyncio.Queue[Stage | Answer]
 
 NDJSON: Final = "application/x-ndjson"
 # How long a client may take to send the head of a request, in seconds.
@@ -89,15 +91,11 @@ class Service:
         self._active = 0
         self._last = time.monotonic()
         self._question = question_type(limits)
-        description = describe(self._question, limits, token=token is not None)
-        own = files("attnflow.serve")
+        description = openapi(limits, token=token is not None)
         fixed = {
-            "/": ("text/html", own.joinpath("serve.html").read_text("utf-8")),
-            "/page.js": (
-                "text/javascript",
-                f"{script()}\n{own.joinpath('serve.js').read_text('utf-8')}",
-            ),
-            "/page.css": ("text/css", f"{style()}\n{own.joinpath('serve.css').read_text('utf-8')}"),
+            "/": ("text/html", read_file("serve.html")),
+            "/page.js": ("text/javascript", f"{script()}\n{read_file('serve.js')}"),
+            "/page.css": ("text/css", f"{style()}\n{read_file('serve.css')}"),
             "/docs": ("text/html", docs_page(description)),
             "/openapi.json": ("application/json", json.dumps(description)),
             "/api/model": ("application/json", json.dumps(model)),
@@ -188,7 +186,7 @@ class Service:
         client = self._client(request)
         question = read_question(await self._body(request), self._question)
         loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Stage | Answer] = asyncio.Queue()
+        events: Events = asyncio.Queue()
 
         def tell(item: Stage | Answer) -> None:
             with suppress(RuntimeError):  # the loop has ended, and nobody listens
@@ -255,9 +253,7 @@ class Service:
             raise large
         return b"".join(parts)
 
-    async def _next(
-        self, job: Job, events: "asyncio.Queue[Stage | Answer]"
-    ) -> Stage | Answer | None:
+    async def _next(self, job: Job, events: Events) -> Stage | Answer | None:
         """Return what happens next to a job, or None if nothing does for a second."""
         left = max(job.deadline - time.monotonic(), 0.0)
         try:
@@ -265,9 +261,7 @@ class Service:
         except TimeoutError:
             return None if left > SILENCE else too_late(self._limits)
 
-    async def _stream(
-        self, job: Job, events: "asyncio.Queue[Stage | Answer]"
-    ) -> AsyncIterator[bytes]:
+    async def _stream(self, job: Job, events: Events) -> AsyncIterator[bytes]:
         """Yield what happens to a job as lines of JSON, the answer last."""
         started = time.monotonic()
         stage: Stage | None = None

@@ -15,22 +15,23 @@ from pydantic import TypeAdapter
 from attnflow.serve import messages
 from attnflow.serve.answer import KINDS
 from attnflow.serve.limits import Limits
+from attnflow.serve.question import question_type
 
-__all__ = ["describe", "docs_page"]
+__all__ = ["docs_page", "openapi", "read_file"]
 
 
-def describe(question: Any, limits: Limits, *, token: bool) -> dict[str, Any]:
-    """Return the OpenAPI description.
+def openapi(limits: Limits | None = None, *, token: bool = False) -> dict[str, Any]:
+    """Return the description of the interface.
 
     Args:
-        question: The type of a question, from `question_type`.
         limits: The limits of the server.
         token: Whether clients need a token.
 
     Returns:
         OpenAPI 3.1, as JSON can hold it.
     """
-    described: dict[str, Any] = json.loads(_file("openapi.json"))
+    limits = limits or Limits()
+    described: dict[str, Any] = json.loads(read_file("openapi.json"))
     described["info"]["version"] = version("attnflow")
     described["security"] = [{"token": []}] if token else []
     described["paths"]["/api/explain"]["post"]["description"] += (
@@ -38,7 +39,7 @@ def describe(question: Any, limits: Limits, *, token: bool) -> dict[str, Any]:
         f"answered within {limits.seconds:g} seconds. A body may have {limits.body} bytes, a text "
         f"{limits.characters} characters and {limits.tokens} tokens."
     )
-    types = [question, *(getattr(messages, name) for name in messages.__all__)]
+    types = [question_type(limits), *(getattr(messages, name) for name in messages.__all__)]
     _, schemas = TypeAdapter.json_schemas(
         [(kind.__name__, "validation", TypeAdapter(kind)) for kind in types],
         ref_template="#/components/schemas/{model}",
@@ -66,7 +67,7 @@ def docs_page(description: dict[str, Any]) -> str:
     """Return a description as a page without scripts.
 
     Args:
-        description: What `describe` returned.
+        description: What `openapi` returned.
 
     Returns:
         An HTML document.
@@ -74,10 +75,11 @@ def docs_page(description: dict[str, Any]) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["type"] = _type
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    return str(environment.from_string(_file("docs.html")).render(description))
+    return str(environment.from_string(read_file("docs.html")).render(description))
 
 
-def _file(name: str) -> str:
+def read_file(name: str) -> str:
+    """Return the text of a file that is part of this package."""
     return files("attnflow.serve").joinpath(name).read_text("utf-8")
 
 

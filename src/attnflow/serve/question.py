@@ -4,8 +4,8 @@ import json
 import re
 from typing import Annotated, Any, Final, NamedTuple
 
-from attnflow import options
 from attnflow.errors import OptionError
+from attnflow.options import OPTIONS, Option, Options
 from attnflow.serve.answer import Refused
 from attnflow.serve.limits import Limits
 
@@ -26,7 +26,7 @@ class Question(NamedTuple):
     """
 
     texts: tuple[str, ...]
-    options: options.Options
+    options: Options
     trace: bool
     page: bool
 
@@ -49,13 +49,13 @@ def question_type(limits: Limits) -> Any:
         __doc__="A text, or two to compare, and the options of Explainer.explain.",
         text=(text, Field(description="The text whose answer is explained.")),
         compare=(text | None, Field(None, description="A second text, explained the same way.")),
-        **{row.name: _field(row) for row in options.OPTIONS},
+        **{row.name: _field(row) for row in OPTIONS},
         trace=(bool, Field(False, description="Include the attention graph.")),
         page=(bool, Field(False, description="Include what the page shows.")),
     )
 
 
-def _field(row: options.Option) -> tuple[Any, Any]:
+def _field(row: Option) -> tuple[Any, Any]:
     """Return an option as a field of a pydantic model. Its row checks it and has its schema."""
     from pydantic import AfterValidator, WithJsonSchema
     from pydantic_core import PydanticCustomError
@@ -110,7 +110,7 @@ def read_question(body: bytes, kind: Any) -> Question:
         values = dict(kind.model_validate(given))
         text, compare, trace, page = map(values.pop, ("text", "compare", "trace", "page"))
         texts = (text,) if compare is None else (text, compare)
-        return Question(texts, options.Options(**values), trace, page)
+        return Question(texts, Options(**values), trace, page)
     except ValidationError as error:
         raise _refusal(error.errors()[0], kind) from error
     except OptionError as error:

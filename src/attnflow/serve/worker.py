@@ -80,15 +80,13 @@ def read_model(explainer: "Explainer", limits: Limits) -> "Model":
     apart = explainer.task != "seq2seq-lm"
     explained = explainer.explain(example, method="raw", position=0, keep_heads=apart)
     kept = None if explained.trace is None else explained.trace.heads
-    most = [limits.tokens]
-    if apart and explainer.adapter.max_tokens is not None:
-        most.append(int(explainer.adapter.max_tokens or 0))
+    most = explainer.adapter.max_tokens if apart else None
     return {
         "model": explainer.name,
         "task": explainer.task,
         "layers": len(explained.layer_scores),
         "heads": None if kept is None else kept.shape[1],
-        "tokens": min(most),
+        "tokens": min(limits.tokens, most or limits.tokens),
         "characters": limits.characters,
         "edges": [name for name in EDGES if explainer.task != "encoder" or name != "gradient"],
         "mask": mask,
