@@ -48,6 +48,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # An index beyond this is not that of any token, layer or class.
 _LARGEST: Final = 1_000_000
+# The most characters of the name of a class, a token or a position.
+_LONGEST: Final = 200
+
+
+def _is_index(value: Any) -> bool:
+    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return integer and abs(int(value)) <= _LARGEST
 
 
 class Kind(Protocol):
@@ -93,9 +100,10 @@ class Choice:
         """Return the value, or raise an `OptionError`."""
         if value is None and self.none:
             return None
-        if isinstance(value, str) and (value in self.names or self.other):
-            return value
-        if self.index and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if isinstance(value, str):
+            if value in self.names or (self.other and 1 <= len(value) <= _LONGEST):
+                return value
+        elif self.index and _is_index(value):
             return int(value)
         raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
 
@@ -112,7 +120,7 @@ class Choice:
         """Return the JSON schema of the values."""
         parts: list[dict[str, Any]] = []
         if self.other:
-            parts.append({"type": "string", "minLength": 1, "maxLength": 200})
+            parts.append({"type": "string", "minLength": 1, "maxLength": _LONGEST})
         elif self.names:
             parts.append({"enum": list(self.names)})
         if self.index:
@@ -192,7 +200,7 @@ class Integer:
 
     def check(self, value: Any, name: str) -> int:
         """Return the value, or raise an `OptionError`."""
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        if not _is_index(value) or value == 0:
             raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
         return int(value)
 

@@ -6,8 +6,10 @@ import json
 import re
 import signal
 import threading
+import time
 from contextlib import contextmanager, suppress
-from itertools import product
+from importlib.resources import files
+from itertools import groupby, product
 
 import jsonschema_rs
 import numpy as np
@@ -22,10 +24,12 @@ from schemathesis.checks import load_all_checks
 from attnflow import Explainer, Explanation, OptionError, attention_flow
 from attnflow.cli import main
 from attnflow.models.verb_number import checkpoint
+from attnflow.options import OPTIONS, Number, Option
 from attnflow.serve import Limits, listen
+from attnflow.serve.answer import KINDS, Refused
 from attnflow.serve.guard import HEADERS, Hosts
 from attnflow.serve.metrics import Metrics
-from attnflow.serve.question import Question, Refused, read_question, schema
+from attnflow.serve.question import Question, question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import TimeUp, _ticking
 from tests.support.serving import serving
@@ -111,9 +115,11 @@ def asking(server, *questions):
         (b"[]", 422, "object"),
         (b"{}", 422, "text.*missing"),
         (b'{"text": "a", "colour": 1}', 422, '"colour".*text.*compare.*method'),
-        (b'{"text": ""}', 422, 'text.*"".*100'),
+        (b'{"text": "a", "\\udfff": 1}', 422, "udfff.*surrogate"),
+        (b'{"text": ""}', 422, 'text.*"".*1'),
         (b'{"text": null}', 422, "text.*null"),
-        (b'{"text": "\\ud800"}', 422, "surrogate"),
+        (b'{"text": "\\ud800"}', 422, "text.*surrogate"),
+        (b'{"text": "a", "target": "\\ud800"}', 422, "target.*surrogate"),
         (b'{"text": "%s"}' % (b"a" * 101), 413, "text.*101 characters"),
         (b'{"text": "a", "compare": "%s"}' % (b"a" * 101), 413, "compare.*101 characters"),
         (b'{"text": "a", "method": "sum"}', 422, "method.*raw.*rollout.*flow"),
@@ -121,13 +127,16 @@ def asking(server, *questions):
         (b'{"text": "a", "layer": true}', 422, "layer.*true"),
         (b'{"text": "a", "layer": 1.5}', 422, r"layer.*1\.5"),
         (b'{"text": "a", "residual": 1.01}', 422, r"residual.*1\.01"),
-        (b'{"text": "a", "words": 1}', 422, "words.*1.*true.*false"),
+        (b'{"text": "a", "residual": 1e999}', 422, "residual.*Infinity"),
+        (b'{"text": "a", "truncate": 1}', 422, "truncate.*1.*true.*false"),
+        (b'{"text": "a", "trace": 1}', 422, "trace.*1"),
+        (b'{"text": "a", "edges": "gradient", "heads": "max"}', 422, "heads.*'max'"),
         (b'{"text": "a", "receptive_field": 1}', 422, "receptive_field.*1.*auto.*true.*false"),
     ],
 )
 def test_a_body_that_is_not_a_question_is_refused_with_the_reason(body, status, message):
     with pytest.raises(Refused, match=message) as refused:
-        read_question(body, Limits(characters=100))
+        read_question(body, question_type(Limits(characters=100)))
     assert refused.value.status == status
 
 
@@ -137,17 +146,19 @@ VALUES = {
     "method": ["raw", "flow", "mean", None],
     "layer": [1, 2.0, -1, 0, 10**7, "1", True],
     "position": ["cls", 0, -3, "first", 1.5],
-    "target": ["plural", 0, None, "", []],
+    "target": ["plural", 0, None, "", [], "a" * 201, -(10**7)],
     "heads": ["mean", 0, "median", False],
     "residual": [0, 1, 0.25, -0.1, "0", True],
     "receptive_field": ["auto", True, 0, "on"],
+    "units": ["words", "sentences", "letters", True],
     "keep_heads": [True, 0, None],
+    "trace": [True, 1, "yes"],
 }
 
 
 def test_questions_are_read_as_an_independent_validator_reads_the_schema():
-    limits = Limits(characters=10)
-    validator = jsonschema_rs.validator_for(schema(limits))
+    kind = question_type(Limits(characters=10))
+    validator = jsonschema_rs.validator_for(kind.model_json_schema())
     met = set()
     for name, value, text in product(VALUES, range(7), ("a", None)):
         values = VALUES[name]
@@ -155,7 +166,7 @@ def test_questions_are_read_as_an_independent_validator_reads_the_schema():
         valid = validator.is_valid(body)
         met.add(valid)
         try:
-            read_question(json.dumps(body).encode(), limits)
+            read_question(json.dumps(body).encode(), kind)
         except Refused:
             assert not valid, body
         else:
@@ -164,9 +175,32 @@ def test_questions_are_read_as_an_independent_validator_reads_the_schema():
 
 
 def test_a_whole_number_may_be_written_with_a_point():
-    question = read_question(b'{"text": "a", "layer": 2.0, "residual": 1}', Limits())
+    body = b'{"text": "a", "layer": 2.0, "residual": 1}'
+    question = read_question(body, question_type(Limits()))
     assert question.options["layer"] == 2
     assert type(question.options["layer"]) is int
+
+
+@pytest.fixture
+def new_option():
+    row = Option("sharpness", Number(0, 9), 3.0, "How sharp the scores are.")
+    OPTIONS.append(row)
+    yield row
+    OPTIONS.remove(row)
+
+
+def test_a_new_row_of_the_table_of_options_is_described_and_accepted(new_option):
+    from attnflow.serve.openapi import docs_page, openapi
+
+    described = openapi()
+    found = described["components"]["schemas"]["Question"]["properties"][new_option.name]
+    assert found.items() >= new_option.json_schema().items()
+    assert new_option.help in docs_page(described)
+    kind = question_type(Limits())
+    assert read_question(b'{"text": "a"}', kind).options["sharpness"] == 3.0
+    assert read_question(b'{"text": "a", "sharpness": 1}', kind).options["sharpness"] == 1.0
+    with pytest.raises(Refused, match=r"sharpness.*10.*0 to 9"):
+        read_question(b'{"text": "a", "sharpness": 10}', kind)
 
 
 def test_limits_are_checked():
@@ -180,7 +214,8 @@ def test_limits_are_checked():
 
 
 def job(client, text="a", seconds=60):
-    return Job(Question((text,), {}, False, False), client, seconds, lambda _: None)
+    deadline = time.monotonic() + seconds
+    return Job(Question((text,), {}, False, False), client, deadline, lambda _: None)
 
 
 def test_a_client_with_many_requests_makes_others_wait_for_one():
@@ -250,14 +285,21 @@ def test_nothing_but_the_solver_is_stopped():
 
 
 def test_prometheus_reads_the_metrics(server):
-    metrics = Metrics('a "model"\\\n', "encoder")
-    metrics.answered("/", 200)
-    metrics.worked(0.03, "done")
-    metrics.worked(100.0, "stopped")
+    metrics = Metrics('a "model"\\\n', "encoder", lambda: 2)
+    metrics.requests.labels("/", 200).inc()
+    metrics.questions.labels("done").inc()
+    metrics.seconds.observe(0.03)
+    metrics.seconds.observe(100.0)
     families = {
-        family.name: family
-        for family in text_string_to_metric_families(metrics.text(waiting=2, running=1))
+        family.name: family for family in text_string_to_metric_families(metrics.text().decode())
     }
+    outcomes = {
+        sample.labels["outcome"]: sample.value
+        for sample in families["attnflow_questions"].samples
+        if sample.name == "attnflow_questions_total"
+    }
+    assert outcomes == {"done": 1, "refused": 0, "stopped": 0, "failed": 0}
+    assert families["attnflow_waiting"].samples[0].value == 2
     (info,) = families["attnflow_model_info"].samples
     assert info.labels == {"model": 'a "model"\\\n', "task": "encoder"}
     buckets = {
@@ -270,7 +312,9 @@ def test_prometheus_reads_the_metrics(server):
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     names = {family.name for family in text_string_to_metric_families(body.decode())}
-    assert {"attnflow_requests", "attnflow_waiting", "process_resident_memory_bytes"} <= names
+    expected = {"requests", "questions", "question_seconds", "waiting", "running", "model_info"}
+    assert {f"attnflow_{name}" for name in expected} <= names
+    assert {"process_resident_memory_bytes", "process_start_time_seconds"} <= names
     server.ask("the keys")
     before = server.metric('attnflow_requests_total{path="/api/explain",status="200"}')
     server.ask("the keys")
@@ -286,7 +330,7 @@ def test_prometheus_reads_the_metrics(server):
         {},
         {"method": "rollout", "layer": 2, "edges": "value_norm"},
         {"method": "raw", "heads": 3, "position": 2, "special_tokens": False},
-        {"edges": "gradient", "target": "VBZ", "words": True},
+        {"edges": "gradient", "target": "VBZ", "units": "words"},
     ],
 )
 def test_an_explanation_is_that_of_python(server, explainer, options):
@@ -329,7 +373,9 @@ def test_a_stream_says_how_far_it_is_and_ends_with_the_answer(server):
     assert headers["Content-Type"] == "application/x-ndjson"
     events = [json.loads(line) for line in content.splitlines()]
     assert events[0]["event"] == "waiting"
-    stages = [(event["stage"], event["text"]) for event in events if event["event"] == "running"]
+    running = [(event["stage"], event["text"]) for event in events if event["event"] == "running"]
+    # A stage that takes longer than a second is repeated.
+    stages = [stage for stage, _ in groupby(running)]
     assert stages == [("model", 1), ("scores", 1), ("model", 2), ("scores", 2), ("answer", 2)]
     assert events[-1]["event"] == "answer"
     assert events[-1]["status"] == 200
@@ -348,9 +394,9 @@ def test_a_stream_says_how_far_it_is_and_ends_with_the_answer(server):
         ({"text": "the keys", "position": 9}, 422, "position.*9"),
         ({"text": "the keys", "target": "plural"}, 422, "target.*VBZ.*VBP"),
         ({"text": "   "}, 422, "text.*empty"),
-        ({"text": "a " * 200}, 422, "128"),
-        ({"text": "a " * 2000}, 413, "512"),
-        ({"text": "a " * 5001}, 413, "10000"),
+        ({"text": "a " * 200}, 422, "201 tokens.*128"),
+        ({"text": "a " * 2000}, 413, "2001 tokens.*512"),
+        ({"text": "a " * 5001}, 413, "10002 characters.*10000"),
         ({"text": "the keys", "edges": "gradient", "heads": "max"}, 422, "heads.*'mean'"),
         ({"text": "the keys", "text2": "the key"}, 422, '"text2"'),
         (b"{", 400, "JSON"),
@@ -418,15 +464,16 @@ def test_errors_are_json_and_have_the_right_status(server, method, path, headers
     assert (sent["Allow"] is not None) == (status == 405)
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for():
+def small_service(limits):
+    """A service without a worker."""
     from attnflow.serve.app import Service
-    from attnflow.serve.worker import Model, Worker
 
-    limits = Limits(body_seconds=1)
-    queue, metrics = FairQueue(limits), Metrics("m", "encoder")
-    model = Model("m", "encoder", 1, 1, 1, 1, ("attention",), None, "a")
-    worker = Worker(None, queue, limits, metrics)
-    service = Service(model, worker, queue, limits, metrics, Hosts("127.0.0.1"))
+    metrics = Metrics("m", "encoder", lambda: 0)
+    return Service({"model": "m"}, FairQueue(limits), limits, metrics, Hosts("127.0.0.1"))
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for():
+    service = small_service(Limits(body_seconds=1))
     sent = []
 
     async def receive():
@@ -453,44 +500,58 @@ def test_a_body_that_does_not_arrive_is_not_waited_for():
 def test_a_connection_on_which_no_request_arrives_is_closed(monkeypatch):
     import uvicorn
 
-    from attnflow.serve import connection
+    from attnflow.serve import app
 
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
+    head = b"POST /api/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
 
-    async def refuse(scope, receive, send):
-        await asyncio.sleep(0.5)  # which is no fault of the client's
-        await send({"type": "http.response.start", "status": 401, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def drip(port, first):
+    async def drip(port, first, then=b"x"):
         """Send what there is, and then a byte now and then; return what is answered."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(first)
-        answer = asyncio.ensure_future(reader.read())
-        while not answer.done():
-            if first:
-                writer.write(b"x")
-            await asyncio.wait({answer}, timeout=0.05)
+        found = b""
+        with suppress(ConnectionError):  # closed before all that was sent had been read
+            while not reader.at_eof():
+                try:
+                    found += await asyncio.wait_for(reader.read(1000), 0.05)
+                except TimeoutError:
+                    writer.write(then)
         writer.close()
-        return answer.result() if answer.exception() is None else b""
-
-    async def all_of_them():
-        config = uvicorn.Config(refuse, lifespan="off", log_config=None)
-        loop, state = asyncio.get_running_loop(), uvicorn.server.ServerState()
-        listening = await loop.create_server(
-            lambda: connection.Connection(config, state, {}), "127.0.0.1", 0
-        )
-        port = listening.sockets[0].getsockname()[1]
-        async with asyncio.timeout(30):
-            found = await asyncio.gather(*(drip(port, part) for part in (b"", head[:20], head)))
-        assert not state.connections
-        listening.close()
         return found
 
-    silent, partly, refused = asyncio.run(all_of_them())
+    async def all_of_them():
+        # The body's time, which is longer, is not cut short.
+        service = small_service(Limits(body_seconds=3))
+        config = uvicorn.Config(
+            service,
+            port=0,
+            http="h11",
+            lifespan="off",
+            log_config=None,
+            callback_notify=service.close_silent,
+            timeout_notify=0,
+        )
+        server = uvicorn.Server(config)
+        service.connections = server.server_state.connections
+        running = asyncio.ensure_future(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with asyncio.timeout(30):
+            found = await asyncio.gather(
+                drip(port, b"", b""),
+                drip(port, head[:20]),
+                drip(port, head + b"\r\n"),
+                drip(port, head + b"Content-Type: application/json\r\n\r\n", b""),
+            )
+        server.should_exit = True
+        await running
+        return found
+
+    silent, partly, refused, slow = asyncio.run(all_of_them())
     assert silent == partly == b""
-    assert refused.startswith(b"HTTP/1.1 401")
+    assert refused.startswith(b"HTTP/1.1 415")
+    assert slow.startswith(b"HTTP/1.1 408")
 
 
 def test_a_text_in_any_script_comes_back_as_it_was(server):
@@ -532,12 +593,17 @@ def test_the_description_is_valid_and_names_every_kind_of_error(server):
     assert described["openapi"].startswith("3.1")
     assert set(described["paths"]) == {"/api/explain", "/api/model", "/healthz", "/metrics"}
     source = "".join(
-        (checkpoint().parents[1] / "serve" / name).read_text(encoding="utf-8")
+        files("attnflow.serve").joinpath(name).read_text("utf-8")
         for name in ("app.py", "guard.py", "queue.py", "question.py", "worker.py")
     )
-    raised = set(re.findall(r'Refused\(\s*\d+,\s*"(\w+)"', source))
-    kinds = described["components"]["schemas"]["Error"]["properties"]["error"]["properties"]["kind"]
-    assert raised | {"not_found", "wrong_method"} == set(kinds["enum"])
+    raised = set(re.findall(r'Refused\(\s*"(\w+)"', source))
+    kinds = described["components"]["schemas"]["Problem"]["properties"]["kind"]["enum"]
+    assert raised == set(kinds) == set(KINDS)
+    explain = described["paths"]["/api/explain"]["post"]["responses"]
+    unlisted = KINDS["not_found"].status, KINDS["wrong_method"].status
+    statuses = {str(kind.status) for kind in KINDS.values() if kind.status not in unlisted}
+    assert set(explain) == {"200", *statuses}
+    assert statuses <= set(described["components"]["responses"])
 
 
 # ---- Whom it answers -----------------------------------------------------------------------------
@@ -738,11 +804,11 @@ def test_a_solve_is_stopped_when_its_client_has_gone(patient, kind):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--host", "0.0.0.0"], r"--host 0\.0\.0\.0.*token"),
+        (["--host", "0.0.0.0"], r"host is '0\.0\.0\.0'.*token"),
         (["--host", "::"], "token"),
         (["--host", "0.0.0.0", "--token", "short"], "5 characters.*16"),
         (["--token", "a token with spaces in it"], "spaces"),
-        (["--host", "not an address"], "address"),
+        (["--host", "not an address"], "host is 'not an address'"),
         (["--host", "192.0.2.1", "--token", TOKEN], "listen"),
         (["--port", "70000"], "65535"),
         (["--max-waiting", "0"], "waiting.*0"),
@@ -786,7 +852,7 @@ def test_a_model_that_reads_images_is_not_served():
     from attnflow.serve.worker import read_model
 
     model = SimpleNamespace(task="image-classification", name="vit")
-    with pytest.raises(ModelError, match="text"):
+    with pytest.raises(ModelError, match="image-classification"):
         read_model(model, Limits())
 
 
@@ -974,7 +1040,7 @@ def test_an_error_is_said_and_the_next_text_is_explained(show, server):
     page = shown.page
     shown.explain("a " * 200)
     page.get_by_role("alert").get_by_text(
-        "The text has 201 tokens, and the model takes 128; shorten it"
+        "The text has 201 tokens, and the model accepts 128; shorten it"
     ).wait_for()
     shown.explain("the keys")
     page.locator(".text-part").get_by_text("[CLS] the keys", exact=True).wait_for()

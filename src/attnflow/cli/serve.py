@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attnflow.cli import options
 from attnflow.errors import MissingExtraError
+from attnflow.serve import Limits, listen, serve
 
 __all__ = ["add_parser", "run"]
 
@@ -17,11 +18,23 @@ examples:
   attnflow serve --model ./my-classifier --port 9000
   ATTNFLOW_TOKEN=... attnflow serve --host 0.0.0.0 --allow-host workshop.example
 
-To ask it from a program:
+To use it from a program:
   curl -s http://127.0.0.1:8000/api/explain -H 'Content-Type: application/json' \\
       -d '{"text": "the keys to the cabinet", "method": "rollout"}'
 The rest of the interface is described at http://127.0.0.1:8000/docs.
 """
+
+# The flag of each limit, the limit, the unit and the help.
+LIMITS = (
+    ("--max-characters", "characters", "N", "maximum number of characters of a text"),
+    ("--max-tokens", "tokens", "N", "maximum number of tokens of a text"),
+    ("--max-body", "body", "BYTES", "maximum size of a request's body"),
+    ("--max-waiting", "waiting", "N", "maximum number of waiting requests"),
+    ("--max-waiting-each", "waiting_each", "N", "maximum number of waiting requests per client"),
+    ("--timeout", "seconds", "SECONDS", "maximum duration of a request, waiting included"),
+)
+
+PACKAGES = ("jinja2", "prometheus_client", "pydantic", "starlette", "uvicorn")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,8 +47,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "serve",
         help="type texts into a page and see them explained",
         description=(
-            "Serve a page on this machine: type a text, see where the model's answer came from, "
-            "and compare it with another text. Ctrl-C stops it when what was asked is answered."
+            "Serve a page on this machine: type a text, see which tokens the model's answer came "
+            "from, and compare it with another text. Ctrl-C stops it when all requests are "
+            "answered."
         ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -45,7 +59,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="the address to listen on (default: 127.0.0.1, this machine alone); any other needs "
+        help="the address to listen on (default: 127.0.0.1, this machine only); any other requires "
         "a token",
     )
     parser.add_argument(
@@ -53,58 +67,26 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--token",
-        help="what clients have to know, 16 characters or more (default: the environment variable "
-        "ATTNFLOW_TOKEN, which other users of the machine cannot see)",
+        help="the token that clients need, 16 characters or more (default: the environment "
+        "variable ATTNFLOW_TOKEN, which other users of the machine cannot see)",
     )
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name under which the server may be asked, besides its address; may be repeated",
+        help="a host name that the server accepts, besides its address; may be repeated",
     )
-    parser.add_argument(
-        "--max-characters",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="the most characters of a text (default: 10000)",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        type=int,
-        default=512,
-        metavar="N",
-        help="the most tokens of a text (default: 512)",
-    )
-    parser.add_argument(
-        "--max-body",
-        type=int,
-        default=262_144,
-        metavar="BYTES",
-        help="the most bytes of a request (default: 262144)",
-    )
-    parser.add_argument(
-        "--max-waiting",
-        type=int,
-        default=64,
-        metavar="N",
-        help="the most requests that wait (default: 64)",
-    )
-    parser.add_argument(
-        "--max-waiting-each",
-        type=int,
-        default=16,
-        metavar="N",
-        help="the most requests of one client that wait (default: 16)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long a request may take, waiting included (default: 60)",
-    )
+    for flag, name, unit, about in LIMITS:
+        default = getattr(Limits, name)
+        parser.add_argument(
+            flag,
+            dest=name,
+            type=type(default),
+            default=default,
+            metavar=unit,
+            help=f"{about} (default: {default:g})",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,47 +99,33 @@ def run(args: argparse.Namespace) -> int:
         The exit status, 0, once a signal has stopped the server.
 
     Raises:
-        AttnflowError: If the model or an option is not valid, or the port is taken.
+        AttnflowError: If the model or an option is not valid, or the port is in use.
     """
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f'attnflow serve needs {" and ".join(missing)}; run: pip install "attnflow[serve]"'
+            f'attnflow serve requires {", ".join(missing)}; run: pip install "attnflow[serve]"'
         )
-    from attnflow.serve import Limits, listen, serve
-
-    limits = Limits(
-        characters=args.max_characters,
-        tokens=args.max_tokens,
-        body=args.max_body,
-        waiting=args.max_waiting,
-        waiting_each=args.max_waiting_each,
-        seconds=args.timeout,
-    )
+    limits = Limits(**{name: getattr(args, name) for _, name, _, _ in LIMITS})
     token = args.token if args.token is not None else os.environ.get("ATTNFLOW_TOKEN") or None
-    # A port that is taken should not cost the time to load a model.
+    # Check that the port is free before the model is loaded, which takes time.
     with listen(args.host, args.port, token=token) as listening:
         explainer = options.load(args)
-        # Where the model lies is nothing that whoever asks has to know.
+        # Clients need not know where the model is stored.
         if args.model is None:
             explainer.name = str(explainer.model.config.model_type)
         elif Path(args.model).exists():
             explainer.name = Path(args.model).resolve().name
-        serve(
-            explainer,
-            listening,
-            token=token,
-            limits=limits,
-            names=[args.host, *args.allow_host],
-            ready=lambda address: _say(address, explainer.name, token is not None),
-        )
+
+        def ready(address: str) -> None:
+            print(address, flush=True)
+            print(f"attnflow: serving {explainer.name}; Ctrl-C stops it", file=sys.stderr)
+            if token is not None:
+                print(
+                    f"attnflow: the page asks for the token, or open {address}#token=TOKEN",
+                    file=sys.stderr,
+                )
+
+        names = [args.host, *args.allow_host]
+        serve(explainer, listening, token=token, limits=limits, names=names, ready=ready)
     return 0
-
-
-def _say(address: str, model: str, token: bool) -> None:
-    print(address, flush=True)
-    print(f"attnflow: serving {model}; Ctrl-C stops it", file=sys.stderr)
-    if token:
-        print(
-            f"attnflow: the page asks for the token, or open {address}#token=TOKEN", file=sys.stderr
-        )

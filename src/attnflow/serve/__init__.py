@@ -1,9 +1,9 @@
 """The page with a model behind it: ``attnflow serve``.
 
-`question.py` reads what a client asks, `queue.py` lets clients take turns, `worker.py` asks the
-model, `app.py` answers, `guard.py` is the door, and `server.py` listens and stops. `openapi.py`
-describes it all, and `metrics.py` counts. `serve.js` is the form; what it shows is the page of
-`attnflow.view.page`.
+`question` reads what a client asks, `queue` lets clients take turns, `worker` runs the model,
+`guard` checks who asks, `app` answers, and `server` listens and stops. `answer` and `messages` are
+what the server sends, `openapi` describes it, and `metrics` counts. `serve.js` is the form, which
+shows the page of `attnflow.view.page`.
 """
 
 from attnflow.serve.limits import Limits

@@ -1,13 +1,13 @@
-"""The web application: its pages, its interface, and what each request is answered."""
+"""The web application: its pages, its interface, and the answer to each request."""
 
 import asyncio
 import json
+import math
 import re
 import time
-from collections.abc import AsyncIterator, MutableMapping, Sized
+from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import suppress
-from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,86 +16,95 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from attnflow.serve import guard
+from attnflow.serve.answer import FAILED, Answer, Refused
 from attnflow.serve.limits import Limits
 from attnflow.serve.metrics import Metrics
-from attnflow.serve.openapi import describe, docs_page
-from attnflow.serve.question import Refused, read_question
+from attnflow.serve.openapi import docs_page, openapi, read_file
+from attnflow.serve.question import question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
-from attnflow.serve.worker import Answer, Model, Stage, Worker, too_late
+from attnflow.serve.worker import Stage, too_late
 from attnflow.view.page import script, style
+
+if TYPE_CHECKING:
+    from attnflow.serve.messages import Model
 
 __all__ = ["Service"]
 
+# What happens to a job.
+Events = asyncio.Queue[Stage | Answer]
+
 NDJSON: Final = "application/x-ndjson"
-# How long a stream may be silent, in seconds.
+# How long a client may take to send the head of a request, in seconds.
+HEAD_SECONDS: Final = 10.0
+# The longest silence of a stream, in seconds.
 SILENCE: Final = 1.0
-# A body that is too large is read on up to this many times the limit, so that a client which sends
-# all of it before it listens hears why it was refused.
+# A body that is too large is read up to this many times the limit. A client that sends all of it
+# before it reads is then told why it was refused.
 PATIENCE: Final = 16
-# Marks a request whose question was taken.
-TAKEN: Final = "attnflow.taken"
+# Marks a request whose question was accepted.
+ACCEPTED: Final = "attnflow.accepted"
+
+HEADERS: Final = [(name.encode(), value.encode()) for name, value in guard.HEADERS.items()]
 
 _CLIENT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _JSON: Final = re.compile(r"application/json\s*(;\s*charset=\"?utf-8\"?\s*)?", re.IGNORECASE)
 
 
 class Service:
-    """The application. It is called as ASGI says.
+    """The ASGI application.
 
     Args:
-        model: What the model is like.
-        worker: Answers the questions.
-        queue: Where the worker takes them from.
-        limits: What clients may ask for.
-        metrics: Counts what is answered.
+        model: What a client needs to know about the model.
+        queue: The questions for the worker.
+        limits: The limits of the server.
+        metrics: The metrics of the server.
         hosts: The names of the server.
-        token: What a client has to know, or None.
+        token: The token that clients need, or None.
 
     Attributes:
         stopping: Whether new questions are refused.
-        connections: Those that are open, of all clients.
-        taken: How many questions were taken, and are not answered yet to the last byte.
+        connections: The open connections of all clients, as uvicorn keeps them.
+        accepted: How many questions were accepted and not yet answered to the last byte.
     """
 
     def __init__(
         self,
-        model: Model,
-        worker: Worker,
+        model: "Model",
         queue: FairQueue,
         limits: Limits,
         metrics: Metrics,
         hosts: guard.Hosts,
         token: str | None = None,
     ) -> None:
-        self._model = model
-        self._worker = worker
         self._queue = queue
         self._limits = limits
         self._metrics = metrics
         self._hosts = hosts
         self._token = None if token is None else guard.digest(token)
         self.stopping = False
-        self.connections: Sized = ()
-        self.taken = 0
-        # Each waiting request has a connection, and each client a few that do nothing.
-        self._most_connections = 4 * limits.waiting + 256
-        self._in_hand = 0
+        self.connections: Collection[Any] = ()
+        self.accepted = 0
+        # Each waiting request has a connection, and each client a few idle ones.
+        self._max_connections = 4 * limits.waiting + 256
+        # When each connection must have sent the head of its next request, by its client.
+        self._deadlines: dict[Any, float] = {}
+        self._active = 0
         self._last = time.monotonic()
-        description = describe(limits, token=token is not None)
-        own = files("attnflow.serve")
+        self._question = question_type(limits)
+        description = openapi(limits, token=token is not None)
         fixed = {
-            "/": ("text/html", own.joinpath("serve.html").read_text("utf-8")),
-            "/page.js": (
-                "text/javascript",
-                f"{script()}\n{own.joinpath('serve.js').read_text('utf-8')}",
-            ),
-            "/page.css": ("text/css", f"{style()}\n{own.joinpath('serve.css').read_text('utf-8')}"),
+            "/": ("text/html", read_file("serve.html")),
+            "/page.js": ("text/javascript", f"{script()}\n{read_file('serve.js')}"),
+            "/page.css": ("text/css", f"{style()}\n{read_file('serve.css')}"),
             "/docs": ("text/html", docs_page(description)),
             "/openapi.json": ("application/json", json.dumps(description)),
-            "/api/model": ("application/json", json.dumps(model._asdict())),
+            "/api/model": ("application/json", json.dumps(model)),
         }
         routes = [
-            *(Route(path, _fixed(*content), methods=["GET"]) for path, content in fixed.items()),
+            *(
+                Route(path, Response(content, media_type=kind), methods=["GET"])
+                for path, (kind, content) in fixed.items()
+            ),
             Route("/api/explain", self._explain, methods=["POST"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/metrics", self._count, methods=["GET"]),
@@ -103,35 +112,48 @@ class Service:
         self._paths = {route.path for route in routes}
         self._app = Starlette(
             routes=routes,
-            exception_handlers={
-                Refused: _refused,
-                HTTPException: _http_error,
-                ClientDisconnect: _gone_away,
-                Exception: _failed,
-            },
+            exception_handlers=dict.fromkeys(
+                (Refused, HTTPException, ClientDisconnect, Exception), _error
+            ),
         )
         self._app.router.redirect_slashes = False
 
     def idle(self) -> float:
-        """Return for how many seconds no request has been in hand."""
-        return 0.0 if self._in_hand else time.monotonic() - self._last
+        """Return for how many seconds there has been no request."""
+        return 0.0 if self._active else time.monotonic() - self._last
+
+    async def close_silent(self) -> None:
+        """Close the connections that have not sent a request in time. To be called regularly.
+
+        uvicorn waits without limit for the first request of a connection, for the rest of a head,
+        and for the rest of a body that was refused. Without this, anybody who can connect could
+        use up all connections, even without the token.
+        """
+        now = time.monotonic()
+        connections = {connection.client: connection for connection in self.connections}
+        self._deadlines = {
+            client: self._deadlines.get(client, now + HEAD_SECONDS) for client in connections
+        }
+        for client, deadline in self._deadlines.items():
+            if now > deadline:
+                connections[client].transport.close()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Answer a request."""
         if scope["type"] != "http":
-            raise RuntimeError(f"{scope['type']} is not spoken here")
+            raise RuntimeError(f"the scope is {scope['type']!r}; expected 'http'")
         path = scope["path"] if scope["path"] in self._paths else "other"
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                self._metrics.answered(path, message["status"])
-                headers = message.setdefault("headers", [])
-                headers += [(name.encode(), value.encode()) for name, value in HEADERS]
+                self._metrics.requests.labels(path, message["status"]).inc()
+                headers = message["headers"] = [*message.get("headers", ()), *HEADERS]
                 if self.stopping and not any(name == b"connection" for name, _ in headers):
                     headers.append((b"connection", b"close"))
             await send(message)
 
-        self._in_hand += 1
+        self._active += 1
+        self._deadlines[scope["client"]] = math.inf
         try:
             try:
                 guard.check(scope, self._hosts, self._token)
@@ -140,86 +162,76 @@ class Service:
             else:
                 await self._app(scope, receive, answer)
         finally:
-            self._in_hand -= 1
-            self.taken -= TAKEN in scope
+            self._active -= 1
+            self.accepted -= ACCEPTED in scope
             self._last = time.monotonic()
+            self._deadlines[scope["client"]] = self._last + HEAD_SECONDS
 
     async def _health(self, request: Request) -> Response:
         if self.stopping:
-            return _json({"status": "stopping"}, 503)
-        return _json({"status": "ok"})
+            return _response(Answer.of({"status": "stopping"}, 503))
+        return _response(Answer.of({"status": "ok"}))
 
     async def _count(self, request: Request) -> Response:
-        running = 0 if self._worker.running is None else 1
-        text = self._metrics.text(waiting=len(self._queue), running=running)
-        return Response(text, media_type="text/plain; version=0.0.4")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _explain(self, request: Request) -> Response:
         self._check_running()
-        if len(self.connections) > self._most_connections:
+        if len(self.connections) > self._max_connections:
             raise Refused(
-                503,
                 "busy",
-                f"{len(self.connections)} connections are open already; try again later",
-                {"Retry-After": "5", "Connection": "close"},
+                f"{len(self.connections)} connections are open; try again later",
+                {"Connection": "close"},
             )
         client = self._client(request)
-        question = read_question(await self._body(request), self._limits)
+        question = read_question(await self._body(request), self._question)
         loop = asyncio.get_running_loop()
-        happened: asyncio.Queue[Stage | Answer] = asyncio.Queue()
+        events: Events = asyncio.Queue()
 
         def tell(item: Stage | Answer) -> None:
             with suppress(RuntimeError):  # the loop has ended, and nobody listens
-                loop.call_soon_threadsafe(happened.put_nowait, item)
+                loop.call_soon_threadsafe(events.put_nowait, item)
 
         self._check_running()
-        job = Job(question, client, self._limits.seconds, tell)
+        job = Job(question, client, time.monotonic() + self._limits.seconds, tell)
         self._queue.put(job)
-        self.taken += 1
-        request.scope[TAKEN] = True
+        self.accepted += 1
+        request.scope[ACCEPTED] = True
         if NDJSON in request.headers.get("accept", ""):
-            return StreamingResponse(self._events(job, happened), media_type=NDJSON)
-        gone = asyncio.ensure_future(_gone(request))
-        answer = asyncio.ensure_future(self._answer(job, happened))
+            return StreamingResponse(self._stream(job, events), media_type=NDJSON)
         try:
-            await asyncio.wait({gone, answer}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return _response(answer.result())
-            raise ClientDisconnect
+            while not isinstance(item := await self._next(job, events), Answer):
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+            return _response(item)
         finally:
             self._drop(job)
-            gone.cancel()
-            answer.cancel()
 
     def _check_running(self) -> None:
         if self.stopping:
-            raise Refused(
-                503, "stopping", "the server is stopping; try again later", {"Retry-After": "10"}
-            )
+            raise Refused("stopping", "the server is stopping; try again later")
 
     def _client(self, request: Request) -> str:
-        """Return who asks: by the name given, or else by address."""
+        """Return who asks: an address, and a name if one is given."""
         address = request.client.host if request.client is not None else ""
         name = request.headers.get("attnflow-client")
         if name is None:
             return address
         if not _CLIENT.fullmatch(name):
             raise Refused(
-                422,
                 "invalid",
-                "Attnflow-Client must be 1 to 64 letters, digits, hyphens and underscores",
+                f"Attnflow-Client is {name[:64]!r}; expected 1 to 64 letters, digits, hyphens and "
+                "underscores",
             )
         return f"{address} {name}"
 
     async def _body(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "")
         if not _JSON.fullmatch(kind) or "content-encoding" in request.headers:
-            raise Refused(415, "wrong_type", "the body must be application/json, not compressed")
+            raise Refused("wrong_type", "the body must be application/json, not compressed")
         limit = self._limits.body
         length = request.headers.get("content-length", "0")
-        large = Refused(
-            413, "too_large", f"the body may have {limit} bytes", {"Connection": "close"}
-        )
+        large = Refused("too_large", f"the body may have {limit} bytes", {"Connection": "close"})
         if not length.isascii() or not length.isdigit() or int(length[:18]) > PATIENCE * limit:
             raise large
         parts, size = [], 0
@@ -233,7 +245,6 @@ class Service:
                         raise large
         except TimeoutError as error:
             raise Refused(
-                408,
                 "too_slow",
                 f"the body did not arrive within {self._limits.body_seconds:g} seconds",
                 {"Connection": "close"},
@@ -242,20 +253,16 @@ class Service:
             raise large
         return b"".join(parts)
 
-    async def _answer(self, job: Job, happened: "asyncio.Queue[Stage | Answer]") -> Answer:
+    async def _next(self, job: Job, events: Events) -> Stage | Answer | None:
+        """Return what happens next to a job, or None if nothing does for a second."""
+        left = max(job.deadline - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout_at(job.deadline):
-                while True:
-                    item = await happened.get()
-                    if isinstance(item, Answer):
-                        return item
+            return await asyncio.wait_for(events.get(), min(left, SILENCE))
         except TimeoutError:
-            return too_late(self._limits)
+            return None if left > SILENCE else too_late(self._limits)
 
-    async def _events(
-        self, job: Job, happened: "asyncio.Queue[Stage | Answer]"
-    ) -> AsyncIterator[bytes]:
-        """Yield what happens to a job, a line of JSON each, and the answer last."""
+    async def _stream(self, job: Job, events: Events) -> AsyncIterator[bytes]:
+        """Yield what happens to a job as lines of JSON, the answer last."""
         started = time.monotonic()
         stage: Stage | None = None
         try:
@@ -265,13 +272,7 @@ class Service:
                     event = {"event": "running", **stage._asdict()}
                 event["seconds"] = round(time.monotonic() - started, 3)
                 yield json.dumps(event).encode() + b"\n"
-                left = job.deadline - time.monotonic()
-                item: Stage | Answer | None = None
-                try:
-                    item = await asyncio.wait_for(happened.get(), min(max(left, 0.0), SILENCE))
-                except TimeoutError:
-                    if left <= SILENCE:
-                        item = too_late(self._limits)
+                item = await self._next(job, events)
                 if isinstance(item, Answer):
                     head = f'{{"event":"answer","status":{item.status},"body":'.encode()
                     yield head + item.body + b"}\n"
@@ -286,57 +287,23 @@ class Service:
         self._queue.remove(job)
 
 
-HEADERS: Final = tuple(guard.HEADERS.items())
-
-
-def _fixed(kind: str, content: str) -> Any:
-    """Return what answers with the same each time."""
-    encoded = content.encode()
-
-    async def answer(request: Request) -> Response:
-        return Response(encoded, media_type=kind)
-
-    return answer
-
-
-async def _gone(request: Request) -> None:
-    """Return when the client has gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _json(content: dict[str, Any], status: int = 200) -> Response:
-    return _response(Answer(status, json.dumps(content).encode(), {}))
-
-
 def _response(answer: Answer) -> Response:
-    return Response(
-        answer.body,
-        status_code=answer.status,
-        headers=answer.headers,
-        media_type="application/json",
-    )
+    status, body, headers = answer
+    return Response(body, status, headers, "application/json")
 
 
-async def _refused(request: Request, error: Any) -> Response:
-    return _response(Answer.of(error))
-
-
-async def _http_error(request: Request, error: Any) -> Response:
-    kind = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "failed")
-    message = {
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.url.path} does not take {request.method}",
-    }.get(error.status_code, str(error.detail))
-    return _response(Answer.of(Refused(error.status_code, kind, message, error.headers)))
-
-
-async def _gone_away(request: Request, error: Any) -> Response:
-    # Nobody reads this; the number is what other servers log for it.
-    return Response(status_code=499)
-
-
-async def _failed(request: Request, error: Any) -> Response:
-    return _response(
-        Answer.of(Refused(500, "failed", "the server failed; its terminal says how and where"))
-    )
+async def _error(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    match error:
+        case Refused():
+            refused = error
+        case HTTPException(status_code=404):
+            refused = Refused("not_found", f"there is nothing at {path}")
+        case HTTPException(status_code=405, headers=headers):
+            refused = Refused("wrong_method", f"{path} does not accept {request.method}", headers)
+        case ClientDisconnect():
+            # Nobody reads this. 499 is what other servers log for it.
+            return Response(status_code=499)
+        case _:
+            refused = Refused("failed", FAILED)
+    return _response(Answer.of(refused))

@@ -1,33 +1,31 @@
-"""Who may ask: the door that every request comes through.
+"""Who may ask: the checks that every request has to pass.
 
 A page of another site can make a browser send requests to an address that only the browser can
-reach, and can give its own name that address (DNS rebinding). So a request is let in only under a
-name that is the server's own, and only from the server's own pages or from no page at all. There
-are no cookies that a browser would add by itself: a token, where there is one, is in a header that
-no other site can set.
+reach, and can make its own name resolve to that address (DNS rebinding). A request is therefore
+accepted only under one of the server's own names, and only from the server's own pages or from no
+page at all. There are no cookies, which a browser would add by itself. The token is in a header
+that no other site can set.
 """
 
 import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from attnflow.serve.question import Refused
+from attnflow.serve.answer import Refused
 
 __all__ = ["HEADERS", "Hosts", "check", "digest"]
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-# What may be had without a token: the page itself, which is the same for everybody and shows
-# nothing before it has one, and whether the server is up.
+# What needs no token: the page itself, which is the same for everybody and shows nothing until it
+# has the token, the description of the interface, and whether the server is up.
 OPEN: Final = ("/", "/page.js", "/page.css", "/docs", "/openapi.json", "/healthz")
-# What a link on another site may lead to. Neither does anything by itself.
+# What a link on another site may lead to. Neither has side effects.
 LINKED: Final = ("/", "/docs")
 
-# Of two that differ, this server might read one and whatever is in front of it the other.
+# Of two that differ, this server might read one and a proxy in front of it the other.
 ONCE: Final = (b"attnflow-client", b"authorization", b"content-type")
 
 HEADERS: Final = {
@@ -49,14 +47,14 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})
 
 
 class Hosts:
-    """The names under which a server may be asked.
+    """The host names and addresses of a server.
 
-    An address in figures cannot be given to another name's page, so that a server which listens on
-    all addresses may be asked under each of them. A name has to be known.
+    No other site can have an IP address as its name, so a server that listens on all addresses
+    accepts each of them. Names have to be listed.
 
     Args:
-        address: The address that the server listens on, in figures.
-        names: Names of it.
+        address: The IP address that the server listens on.
+        names: Its names.
 
     Example:
         >>> hosts = Hosts("127.0.0.1", ["workshop.example"])
@@ -71,7 +69,7 @@ class Hosts:
         self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
 
     def knows(self, host: str) -> bool:
-        """Return whether a Host header is one of this server.
+        """Return whether a Host header names this server.
 
         Args:
             host: The header's value.
@@ -88,21 +86,21 @@ class Hosts:
 
 
 def digest(token: str) -> bytes:
-    """Return what is kept of a token. All digests are of one length."""
+    """Return what is kept of a token. All digests have the same length."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 def check(scope: MutableMapping[str, Any], hosts: Hosts, token: bytes | None) -> None:
-    """Refuse a request that has no business here.
+    """Refuse a request that is for another server, from another site, or without the token.
 
     Args:
         scope: The request, as ASGI describes it.
         hosts: The names of the server.
-        token: The digest of the token that is asked for, if one is.
+        token: The digest of the required token, or None.
 
     Raises:
-        Refused: If it is asked for under another name (421), by another site's page (403), or
-            without the token (401).
+        Refused: If a header is repeated (400), the Host header names another server (421), the
+            request comes from another site's page (403), or the token is missing or wrong (401).
     """
     path = scope["path"]
     for name in ONCE:
@@ -110,25 +108,22 @@ def check(scope: MutableMapping[str, Any], hosts: Hosts, token: bytes | None) ->
     host = _only(scope, b"host")
     if host is None or not hosts.knows(host):
         raise Refused(
-            421,
             "wrong_host",
-            f"{'there is no Host header' if host is None else f'this server is not {host!r}'}; use "
-            "its address, or start it with --allow-host NAME",
+            f"the Host header is {host or ''!r}; expected the address of this server, or one of "
+            "the names that it was started with",
         )
     origin = _only(scope, b"origin")
-    if origin is not None and not _same(origin, host):
-        raise Refused(403, "wrong_origin", "pages of another site may not ask this server")
     site = _only(scope, b"sec-fetch-site")
     linked = path in LINKED and _only(scope, b"sec-fetch-mode") == "navigate"
-    if site not in (None, "same-origin", "none") and not linked:
-        raise Refused(403, "wrong_origin", "pages of another site may not ask this server")
+    other_origin = origin is not None and not _same(origin, host)
+    if other_origin or (site not in (None, "same-origin", "none") and not linked):
+        raise Refused("wrong_origin", "pages of other sites may not use this server")
     if token is not None and path not in OPEN:
         scheme, _, given = (_only(scope, b"authorization") or "").partition(" ")
-        # Digests of one length are compared in a time that says nothing about where they differ.
+        # Comparing digests takes a time that does not depend on where the tokens differ.
         right = hmac.compare_digest(digest(given.strip()), token)
         if scheme.lower() != "bearer" or not right:
             raise Refused(
-                401,
                 "no_token",
                 "the token is missing or wrong; send it as Authorization: Bearer TOKEN",
                 {"WWW-Authenticate": 'Bearer realm="attnflow"'},
@@ -136,10 +131,10 @@ def check(scope: MutableMapping[str, Any], hosts: Hosts, token: bytes | None) ->
 
 
 def _only(scope: MutableMapping[str, Any], name: bytes) -> str | None:
-    """Return the value of a header. Two of them are as good as a wrong one."""
+    """Return the value of a header, or None. Refuse a repeated one."""
     values = [value for key, value in scope["headers"] if key == name]
     if len(values) > 1:
-        raise Refused(400, "twice", f"there are {len(values)} headers {name.decode()}")
+        raise Refused("twice", f"the header {name.decode()} is sent {len(values)} times")
     return values[0].decode("latin-1") if values else None
 
 

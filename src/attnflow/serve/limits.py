@@ -1,4 +1,4 @@
-"""What a server takes from its clients at most."""
+"""The limits of a server."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,8 +14,8 @@ class Limits:
 
     Attributes:
         characters: How many characters a text may have.
-        tokens: How many tokens a text may have. Attention takes memory and time with the square of
-            their number.
+        tokens: How many tokens a text may have. Attention takes memory and time in proportion to
+            the square of their number.
         body: How many bytes the body of a request may have.
         waiting: How many requests may wait, of all clients together.
         waiting_each: How many requests of one client may wait.

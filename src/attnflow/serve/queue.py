@@ -1,41 +1,36 @@
-"""The requests that wait for the model, taken in turn from each client."""
+"""The requests that wait for the model. Clients take turns."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from attnflow.serve.answer import Refused
 from attnflow.serve.limits import Limits
-from attnflow.serve.question import Question, Refused
+from attnflow.serve.question import Question
 
 __all__ = ["FairQueue", "Job"]
 
 
+@dataclass(eq=False)
 class Job:
-    """A question that waits to be answered, or is being answered.
-
-    Args:
-        question: The question.
-        client: Who asks.
-        seconds: How long the answer may take, from now on.
-        tell: Is given what happens to the job. It may be called in another thread.
+    """A question that is waiting or being answered.
 
     Attributes:
-        question: As given.
-        client: As given.
+        question: The question.
+        client: Who asks.
         deadline: When time is up, by `time.monotonic`.
+        tell: Called with what happens to the job, perhaps in another thread.
         given_up: Whether nobody waits for the answer any more.
     """
 
-    def __init__(
-        self, question: Question, client: str, seconds: float, tell: Callable[[Any], None]
-    ) -> None:
-        self.question = question
-        self.client = client
-        self.deadline = time.monotonic() + seconds
-        self.given_up = False
-        self.tell = tell
+    question: Question
+    client: str
+    deadline: float
+    tell: Callable[[Any], None]
+    given_up: bool = False
 
     @property
     def over(self) -> bool:
@@ -44,19 +39,18 @@ class Job:
 
 
 class FairQueue:
-    """A queue in which each client has a line of its own, and lines are served in turn.
+    """A queue in which clients take turns.
 
-    A client that asks a hundred questions at once makes another wait for one of them, not for all.
+    A client with a hundred questions makes another client wait for one of them, not for all.
 
     Args:
         limits: How many jobs may wait.
 
     Example:
-        >>> from attnflow.serve.question import Question
+        >>> import math
         >>> queue = FairQueue(Limits())
-        >>> ask = lambda text: Question((text,), {}, False, False)
         >>> for client, text in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "4")):
-        ...     queue.put(Job(ask(text), client, 60, print))
+        ...     queue.put(Job(Question((text,), {}, False, False), client, math.inf, print))
         >>> [queue.get(0).question.texts[0] for _ in range(4)]
         ['1', '4', '2', '3']
     """
@@ -78,24 +72,16 @@ class FairQueue:
             job: The job.
 
         Raises:
-            Refused: If too many wait already, of all clients (503) or of this one (429).
+            Refused: If too many are waiting, of all clients (503) or of this one (429).
         """
         with self._changed:
             line = self._lines.get(job.client, deque())
             if len(line) >= self._limits.waiting_each:
                 raise Refused(
-                    429,
-                    "too_many",
-                    f"{len(line)} requests of this client wait already, and no more may",
-                    {"Retry-After": "2"},
+                    "too_many", f"{len(line)} requests of this client are waiting; try again later"
                 )
             if self._count() >= self._limits.waiting:
-                raise Refused(
-                    503,
-                    "busy",
-                    f"{self._count()} requests wait already, and no more may; try again later",
-                    {"Retry-After": "5"},
-                )
+                raise Refused("busy", f"{self._count()} requests are waiting; try again later")
             line.append(job)
             self._lines[job.client] = line
             self._changed.notify()
@@ -113,7 +99,7 @@ class FairQueue:
             if not self._changed.wait_for(lambda: self._lines, seconds):
                 return None
             client, line = next(iter(self._lines.items()))
-            # The line goes to the end, if anything is left of it.
+            # What is left of the line goes to the end.
             del self._lines[client]
             job = line.popleft()
             if line:
@@ -121,7 +107,7 @@ class FairQueue:
             return job
 
     def remove(self, job: Job) -> None:
-        """Take out a job that nobody waits for any more, if it is still there.
+        """Remove a job, if it is still waiting.
 
         Args:
             job: The job.
@@ -134,13 +120,13 @@ class FairQueue:
                     del self._lines[job.client]
 
     def ahead(self, job: Job) -> int | None:
-        """Return how many jobs come before one, as things are.
+        """Return how many of the waiting jobs come before one.
 
         Args:
             job: The job.
 
         Returns:
-            The number of jobs, or None if the job does not wait any more.
+            The number of jobs, or None if the job is no longer waiting.
         """
         with self._changed:
             line = self._lines.get(job.client)

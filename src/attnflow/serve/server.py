@@ -1,8 +1,8 @@
-"""Listening, and stopping without losing what was asked.
+"""Listening, and stopping without losing a question.
 
 The main thread runs the model, and a second thread the web server. SIGINT and SIGTERM stop both:
-questions that were taken are answered first, and new ones are refused. A second signal ends at
-once.
+the questions that were accepted are answered first, and new ones are refused. A second signal stops
+the server at once.
 """
 
 import errno
@@ -30,47 +30,49 @@ if TYPE_CHECKING:
 
 __all__ = ["check_token", "listen", "serve"]
 
-# How long nobody may have asked before a server that is stopping goes, in seconds: whoever asks in
-# the meantime is told so, and not cut off.
+# A server that is stopping ends when there has been no request for this many seconds. Whoever asks
+# in the meantime is told why and not cut off.
 QUIET: Final = 0.5
-# How long a server that is stopping stays at most after the last answer, and beyond the time limit
-# of a request, in seconds.
+# A server that is stopping ends at the latest this many seconds after its last answer, and after
+# the time limit of a request.
 PATIENCE: Final = 5.0
-SHORTEST_TOKEN: Final = 16
+MIN_TOKEN: Final = 16
 STOPPING: Final = b"attnflow: stopping when all is answered; Ctrl-C again stops it at once\n"
 
 
 def check_token(token: str | None) -> None:
-    """Refuse a token that can be guessed, or that fits into no header.
+    """Refuse a token that can be guessed, or that cannot be sent in a header.
 
     Args:
-        token: The token.
+        token: The token, or None.
 
     Raises:
-        OptionError: If it has less than 16 characters, or others than visible ones of ASCII.
+        OptionError: If it has less than 16 characters, or others than visible ASCII characters.
     """
     if token is None:
         return
-    if len(token) < SHORTEST_TOKEN or not all("!" <= character <= "~" for character in token):
+    if len(token) < MIN_TOKEN or not all("!" <= character <= "~" for character in token):
         raise OptionError(
-            f"the token has {len(token)} characters; expected {SHORTEST_TOKEN} or more, without "
-            "spaces, of ASCII: python -c 'import secrets; print(secrets.token_urlsafe())' makes one"
+            f"token has {len(token)} characters; expected {MIN_TOKEN} or more, all visible ASCII "
+            "characters without spaces. python -c 'import secrets; print(secrets.token_urlsafe())' "
+            "makes one"
         )
 
 
 def listen(host: str, port: int, *, token: str | None) -> socket.socket:
-    """Take an address and a port.
+    """Bind an address and a port.
 
     Args:
         host: The address, or a name of it.
-        port: The port; 0 takes any that is free.
-        token: What clients have to know. Only an address that nobody else can reach needs none.
+        port: The port. 0 takes any free one.
+        token: The token that clients need. Only an address that other machines cannot reach may
+            go without.
 
     Returns:
         A socket that is bound, and does not listen yet.
 
     Raises:
-        OptionError: If there is no such address, the port is taken, or a token is needed.
+        OptionError: If there is no such address, the port is in use, or a token is required.
     """
     if isinstance(port, bool) or not 0 <= port <= 65535:
         raise OptionError(f"port is {port!r}; expected a number from 0 to 65535")
@@ -78,12 +80,12 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise OptionError(f"--host is {host!r}, which is no address: {error}") from error
+        raise OptionError(f"host is {host!r}; expected an address or its name: {error}") from error
     family, _, _, _, address = found[0]
     if not ipaddress.ip_address(address[0]).is_loopback and token is None:
         raise OptionError(
-            f"--host {host} can be reached by others, so that a token is needed: give --token, "
-            "or leave --host out to serve this machine alone"
+            f"host is {host!r}, which other machines can reach, and token is missing; give a "
+            "token, or use the host 127.0.0.1 to serve this machine only"
         )
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -91,10 +93,10 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         listening.close()
-        taken = "; give another with --port, or 0 for one that is free"
+        advice = "; choose another port, or 0 for a free one"
         raise OptionError(
-            f"{host}, port {port} cannot be listened on: {error.strerror or error}"
-            f"{taken if error.errno == errno.EADDRINUSE else ''}"
+            f"cannot listen on host {host!r}, port {port}: {error.strerror or error}"
+            f"{advice if error.errno == errno.EADDRINUSE else ''}"
         ) from error
     return listening
 
@@ -108,25 +110,24 @@ def serve(
     names: Sequence[str] = (),
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a model until a signal says to stop. Only the main thread can.
+    """Serve a model until a signal stops it. Call this from the main thread.
 
     Args:
         explainer: The model.
         listening: What `listen` returned. It is closed in the end.
-        token: What clients have to know, or None.
-        limits: What clients may ask for.
-        names: Names of the server, besides its address and localhost.
-        ready: Is given the server's address when it can be asked.
+        token: The token that clients need, or None.
+        limits: The limits of the server.
+        names: Host names of the server, besides its address and localhost.
+        ready: Called with the server's address when it accepts requests.
 
     Raises:
         OptionError: If the token is not valid.
-        ModelError: If the model does not read texts.
+        ModelError: If the model does not read text.
         KeyboardInterrupt: If a second signal came before all was answered.
     """
     import uvicorn
 
     from attnflow.serve.app import Service
-    from attnflow.serve.connection import Connection
 
     check_token(token)
     limits = limits or Limits()
@@ -134,21 +135,23 @@ def serve(
         host, port = listening.getsockname()[:2]
         model = read_model(explainer, limits)
         queue = FairQueue(limits)
-        metrics = Metrics(model.model, model.task)
+        metrics = Metrics(model["model"], model["task"], queue.__len__)
         worker = Worker(explainer, queue, limits, metrics)
-        service = Service(model, worker, queue, limits, metrics, Hosts(host, names), token)
+        service = Service(model, queue, limits, metrics, Hosts(host, names), token)
         config = uvicorn.Config(
             service,
-            http=Connection,
+            http="h11",
             ws="none",
             lifespan="off",
             log_config=None,
-            # What clients get wrong they are told; here is said what the server does.
+            # Clients are told what is wrong with their requests. The log is for the server itself.
             log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=int(PATIENCE),
+            callback_notify=service.close_silent,
+            timeout_notify=1,
         )
         log = logging.getLogger("uvicorn.error")
         server = uvicorn.Server(config)
@@ -166,7 +169,7 @@ def serve(
                 _work(worker, service, thread, limits)
             except BaseException:
                 server.force_exit = True
-                # That requests are cut off is what was asked for, and no error to report.
+                # Cutting off requests is what was asked for, not an error to log.
                 log.disabled = True
                 raise
             finally:
@@ -176,19 +179,19 @@ def serve(
 
 
 def _work(worker: Worker, service: Any, thread: threading.Thread, limits: Limits) -> None:
-    """Answer questions until all are answered after a signal."""
+    """Answer questions until a signal came and all are answered."""
     latest: float | None = None
     busy = time.monotonic()
     while thread.is_alive():
         worked = worker.work(0.1)
         now = time.monotonic()
-        if worked or service.taken:
+        if worked or service.accepted:
             busy = now
         if not service.stopping:
             continue
         if latest is None:
             latest, busy = now + limits.seconds + PATIENCE, now
-        # Somebody who asks again and again is told that it stops, and does not keep it from that.
+        # A client that asks again and again is refused, and does not keep the server from stopping.
         quiet = service.idle() > QUIET or now - busy > PATIENCE
         if not worked and (quiet or now > latest):
             return
@@ -202,7 +205,7 @@ def _signals(service: Any) -> Iterator[None]:
         if service.stopping:
             raise KeyboardInterrupt
         service.stopping = True
-        # Written at once and whole: what the signal came in the middle of may be writing, too.
+        # One system call: the signal may have interrupted another write.
         os.write(2, STOPPING)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -6,12 +6,11 @@ the solver of attention flow, which can take long and holds nothing that would h
 a forward pass, whose hooks must come off the model again, always ends by itself.
 """
 
-import json
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,16 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from attnflow import flow
 from attnflow.errors import AttnflowError, GraphSizeError, ModelError
 from attnflow.options import EDGES
+from attnflow.serve.answer import FAILED, Answer, Refused
 from attnflow.serve.limits import Limits
 from attnflow.serve.metrics import Metrics
-from attnflow.serve.question import Refused
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.view.page import data
 
 if TYPE_CHECKING:
     from attnflow.models import Explainer
+    from attnflow.serve.messages import Model
 
-__all__ = ["Answer", "Model", "Stage", "Worker", "read_model", "too_late"]
+__all__ = ["Stage", "Worker", "read_model", "too_late"]
 
 # How often to ask whether a question is still worth answering, in seconds.
 TICK: Final = 0.05
@@ -36,18 +36,18 @@ TICK: Final = 0.05
 # What the texts of a question are called.
 NAMES: Final = ("the text", "the text that it is compared with")
 
-# What is explained before anything is served.
+# The example that the page begins with.
 SENTENCE: Final = "The keys to the cabinet"
 
 
 class Stage(NamedTuple):
-    """How far the answer to a question is.
+    """The progress of a question.
 
     Attributes:
         stage: "model" while the model reads a text, "scores" while its tokens are scored, and
             "answer" while the answer is written.
-        text: Which text, from 1.
-        texts: Of how many.
+        text: The number of the text, from 1.
+        texts: The number of texts.
     """
 
     stage: str
@@ -55,69 +55,24 @@ class Stage(NamedTuple):
     texts: int
 
 
-class Answer(NamedTuple):
-    """The answer to a question.
-
-    Attributes:
-        status: Its status.
-        body: JSON.
-        headers: Headers beyond those that every answer has.
-    """
-
-    status: int
-    body: bytes
-    headers: dict[str, str]
-
-    @classmethod
-    def of(cls, refused: Refused) -> "Answer":
-        """Return the answer to a request that is refused."""
-        return cls(refused.status, json.dumps(refused.to_dict()).encode(), refused.headers)
-
-
-class Model(NamedTuple):
-    """What a client needs to know of the model.
-
-    Attributes:
-        model: Its name.
-        task: What it is for.
-        layers: How many layers it has.
-        heads: How many heads each layer has; None if they cannot be kept apart.
-        tokens: How many tokens a text may have.
-        characters: How many characters a text may have.
-        edges: What an edge may weigh.
-        mask: The token to be predicted, of a masked language model.
-        example: A text to begin with.
-    """
-
-    model: str
-    task: str
-    layers: int
-    heads: int | None
-    tokens: int
-    characters: int
-    edges: tuple[str, ...]
-    mask: str | None
-    example: str
-
-
-def read_model(explainer: "Explainer", limits: Limits) -> Model:
-    """Explain a sentence, and return what the model is like.
+def read_model(explainer: "Explainer", limits: Limits) -> "Model":
+    """Explain an example, and return what a client needs to know about the model.
 
     Args:
         explainer: The explainer.
         limits: The limits of the server.
 
     Returns:
-        What a client needs to know.
+        The answer to ``GET /api/model``.
 
     Raises:
-        ModelError: If the model does not read texts.
+        ModelError: If the model does not read text.
         AttnflowError: If it cannot be explained.
     """
     if explainer.task.startswith("image-") or explainer.task == "speech-to-text":
         raise ModelError(
-            f"{explainer.name} is for {explainer.task}, and a server explains texts; give a model "
-            "that reads text"
+            f"the task of {explainer.name} is {explainer.task}; expected a model that reads text, "
+            "which is all that a server explains"
         )
     mask = getattr(explainer.tokenizer, "mask_token", None)
     mask = str(mask) if explainer.task == "masked-lm" and mask else None
@@ -125,20 +80,18 @@ def read_model(explainer: "Explainer", limits: Limits) -> Model:
     apart = explainer.task != "seq2seq-lm"
     explained = explainer.explain(example, method="raw", position=0, keep_heads=apart)
     kept = None if explained.trace is None else explained.trace.heads
-    most = [limits.tokens]
-    if apart and explainer.adapter.max_tokens is not None:
-        most.append(int(explainer.adapter.max_tokens or 0))
-    return Model(
-        model=explainer.name,
-        task=explainer.task,
-        layers=len(explained.layer_scores),
-        heads=None if kept is None else kept.shape[1],
-        tokens=min(most),
-        characters=limits.characters,
-        edges=tuple(name for name in EDGES if explainer.task != "encoder" or name != "gradient"),
-        mask=mask,
-        example=example,
-    )
+    most = explainer.adapter.max_tokens if apart else None
+    return {
+        "model": explainer.name,
+        "task": explainer.task,
+        "layers": len(explained.layer_scores),
+        "heads": None if kept is None else kept.shape[1],
+        "tokens": min(limits.tokens, most or limits.tokens),
+        "characters": limits.characters,
+        "edges": [name for name in EDGES if explainer.task != "encoder" or name != "gradient"],
+        "mask": mask,
+        "example": example,
+    }
 
 
 class TimeUp(BaseException):
@@ -152,10 +105,7 @@ class Worker:
         explainer: The model.
         queue: The queue.
         limits: The limits of the server.
-        metrics: Counts what was done.
-
-    Attributes:
-        running: The job in hand, or None.
+        metrics: The metrics of the server.
     """
 
     def __init__(
@@ -165,7 +115,6 @@ class Worker:
         self._queue = queue
         self._limits = limits
         self._metrics = metrics
-        self.running: Job | None = None
 
     def work(self, seconds: float) -> bool:
         """Answer the next question.
@@ -181,36 +130,29 @@ class Worker:
             return False
         if job.over:
             return True
-        started = time.monotonic()
-        self.running = job
-        outcome = "failed"
-        try:
-            with _ticking(job):
-                answer = self._answer(job)
-            outcome = "done"
-        except TimeUp:
-            outcome = "stopped"
-            answer = too_late(self._limits)
-        except Refused as refused:
-            outcome = "refused"
-            answer = Answer.of(refused)
-        except (GraphSizeError, MemoryError) as error:
-            outcome = "refused"
-            answer = Answer.of(Refused(413, "too_long", f"there is not enough memory: {error}"))
-        except AttnflowError as error:
-            outcome = "refused"
-            answer = Answer.of(Refused(422, "invalid", str(error)))
-        except Exception:
-            # The next question is none the worse for it.
-            traceback.print_exc(file=sys.stderr)
-            answer = Answer.of(
-                Refused(500, "failed", "the server failed; its terminal says how and where")
-            )
-        finally:
-            self.running = None
-            self._metrics.worked(time.monotonic() - started, outcome)
+        with self._metrics.running.track_inprogress(), self._metrics.seconds.time():
+            outcome, answer = self._attempt(job)
+        self._metrics.questions.labels(outcome).inc()
         job.tell(answer)
         return True
+
+    def _attempt(self, job: Job) -> tuple[str, Answer]:
+        """Return how a question ended, and its answer."""
+        try:
+            with _ticking(job):
+                return "done", self._answer(job)
+        except TimeUp:
+            return "stopped", too_late(self._limits)
+        except Refused as refused:
+            return "refused", Answer.of(refused)
+        except (GraphSizeError, MemoryError) as error:
+            return "refused", Answer.of(Refused("too_long", f"there is not enough memory: {error}"))
+        except AttnflowError as error:
+            return "refused", Answer.of(Refused("invalid", str(error)))
+        except Exception:
+            # The next question can still be answered.
+            traceback.print_exc(file=sys.stderr)
+            return "failed", Answer.of(Refused("failed", FAILED))
 
     def _answer(self, job: Job) -> Answer:
         started = time.monotonic()
@@ -225,57 +167,51 @@ class Worker:
             if job.over:
                 raise TimeUp
         job.tell(Stage("answer", count, count))
-        answer = {
-            "explanations": [item.to_dict(trace=question.trace) for item in explained],
-            "pages": [data(item) for item in explained] if question.page else None,
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        return Answer(200, json.dumps(answer, allow_nan=False, separators=(",", ":")).encode(), {})
+        return Answer.of(
+            {
+                "explanations": [item.to_dict(trace=question.trace) for item in explained],
+                "pages": [data(item) for item in explained] if question.page else None,
+                "seconds": round(time.monotonic() - started, 3),
+            }
+        )
 
     def _check_length(self, name: str, text: str, truncate: bool) -> None:
         """Refuse a text of too many tokens, before it takes memory with their square."""
         explainer = self._explainer
         if not text.strip():
-            return  # which the explainer says better
+            return  # the explainer has a better message for this
         count = len(explainer.tokenizer(text, verbose=False)["input_ids"])
         most = explainer.adapter.max_tokens
         if truncate and most is not None:
             count = min(count, most)
         if count > self._limits.tokens:
             raise Refused(
-                413,
                 "too_long",
-                f"{name} has {count} tokens, and this server takes {self._limits.tokens}",
+                f"{name} has {count} tokens, and this server accepts {self._limits.tokens}",
             )
         if most is not None and count > most:
             raise Refused(
-                422,
                 "invalid",
-                f"{name} has {count} tokens, and the model takes {most}; shorten it, or let "
-                "truncate cut it",
+                f"{name} has {count} tokens, and the model accepts {most}; shorten it, or set "
+                "truncate",
             )
 
 
 def too_late(limits: Limits) -> Answer:
     """Return the answer to a question whose time is up."""
-    return Answer.of(
-        Refused(504, "too_late", f"there was no answer within {limits.seconds:g} seconds")
-    )
+    return Answer.of(Refused("too_late", f"there was no answer within {limits.seconds:g} seconds"))
 
 
 @contextmanager
 def _told(model: Any, job: Job, number: int, count: int) -> Iterator[None]:
-    """Tell a job when the model begins to read, and when it has read."""
+    """Tell a job when the model begins to read a text, and when it has read it."""
 
-    def begin(*_: Any) -> None:
-        job.tell(Stage("model", number, count))
-
-    def end(*_: Any) -> None:
-        job.tell(Stage("scores", number, count))
+    def tell(stage: str) -> Callable[..., None]:
+        return lambda *_: job.tell(Stage(stage, number, count))
 
     hooks = [
-        model.register_forward_pre_hook(begin, prepend=True),
-        model.register_forward_hook(end),
+        model.register_forward_pre_hook(tell("model"), prepend=True),
+        model.register_forward_hook(tell("scores")),
     ]
     try:
         yield
