@@ -16,7 +16,7 @@ from attnflow.models import Explainer
 from attnflow.options import OPTIONS, Choice, Integer, Number, Option, Options, Switch, sign
 from attnflow.serve.openapi import openapi
 from tests.support import ROOT
-from tests.support.tiny import tiny_classifier
+from tests.support.text import classifier
 
 DUMMY = Option(
     "temper",
@@ -128,7 +128,7 @@ def test_a_new_row_is_an_option_everywhere(dummy, tmp_path, monkeypatch):
     # Checks.
     assert Options().temper == "calm"
     assert Options(temper="wild").temper == "wild"
-    with pytest.raises(attnflow.OptionError, match="temper.*'mild'.*calm.*wild"):
+    with pytest.raises(attnflow.OptionError, match=r"temper.*'mild'.*calm.*wild"):
         Options(temper="mild")
 
     # Signatures and docstrings.
@@ -154,12 +154,10 @@ def test_a_new_row_is_an_option_everywhere(dummy, tmp_path, monkeypatch):
     assert "temper" in json.dumps(openapi())
 
     # What is run and what is saved.
-    explanation = tiny_classifier().explain("keys open doors", method="rollout", temper="wild")
+    explanation = classifier().explain("the keys", method="rollout", temper="wild")
     explanation.save(tmp_path / "keys.json")
     assert attnflow.Explanation.load(tmp_path / "keys.json").options["temper"] == "wild"
-    attnflow.run(
-        ["keys open"], tiny_classifier(), output=tmp_path / "out", temper="wild", workers=1
-    )
+    attnflow.run(["the keys"], classifier(), output=tmp_path / "out", temper="wild", workers=1)
     manifest = next((tmp_path / "out").glob("*.json")).read_text()
     assert '"temper": "wild"' in manifest
 

@@ -755,10 +755,6 @@ def test_models_without_a_probability_are_refused(classifier):
     regression = kind(transformers.BertConfig(**SIZES, num_labels=1))
     with pytest.raises(attnflow.ModelError, match="single output"):
         input_gradient(Explainer(regression, tokenizer), TEXT)
-    listening = build_pair("T5")
-    listening.task = "speech-to-text"
-    with pytest.raises(attnflow.ModelError, match="sound"):
-        blank_out(listening, TEXT)
     with pytest.raises(attnflow.OptionError, match=r"explainer.*Bert.*Explainer"):
         blank_out(encoder, TEXT)
 

@@ -419,6 +419,13 @@ def test_what_is_not_for_the_model_is_refused(explainer):
 # ---- Saved models --------------------------------------------------------------------------------
 
 
+def test_references_are_not_for_sound(explainer):
+    from attnflow.importance import blank_out
+
+    with pytest.raises(attnflow.ModelError, match="sound"):
+        blank_out(explainer, noise(0.5))
+
+
 @pytest.fixture(scope="module")
 def saved(explainer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whisper")

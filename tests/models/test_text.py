@@ -285,7 +285,7 @@ def test_the_model_is_left_as_it_was_found(classifier):
         ({"heads": 2}, "heads"),
         ({"residual": -1}, "residual"),
         ({"receptive_field": "on"}, "receptive_field.*'on'.*'auto'.*True.*False"),
-        ({"words": 1}, "words.*1"),
+        ({"units": 1}, "units.*1"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_expected(classifier, options, message):
@@ -538,10 +538,10 @@ def test_without_matplotlib_a_figure_is_refused_before_the_model_is_loaded(monke
 def test_without_a_model_the_command_takes_the_one_that_comes_along(
     saved, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("attnflow.paper.checkpoint", lambda: saved)
+    monkeypatch.setattr("attnflow.models.verb_number.checkpoint", lambda: saved)
     assert main(["explain", "--json", "a film"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == str(saved)
-    monkeypatch.setattr("attnflow.paper.checkpoint", lambda: tmp_path)
+    monkeypatch.setattr("attnflow.models.verb_number.checkpoint", lambda: tmp_path)
     assert main(["explain", "a film"]) == 1
     assert "--model" in capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from attnflow.models.text import TextAdapter
 
 __all__ = ["ADAPTERS", "TASKS", "adapter_for", "load"]
 
-ADAPTERS: Final[tuple[type[Adapter], ...]] = (ImageAdapter, SoundAdapter, PairAdapter, TextAdapter)
+ADAPTERS: Final[tuple[type[Adapter], ...]] = (SoundAdapter, PairAdapter, ImageAdapter, TextAdapter)
 """The kinds of input. The first one that fits a model is its own."""
 
 TASKS: Final = tuple(task for adapter in reversed(ADAPTERS) for task in adapter.tasks)

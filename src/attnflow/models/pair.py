@@ -49,18 +49,13 @@ class PairAdapter(Adapter):
     def __init__(self, model: Any, reader: Any) -> None:
         super().__init__(model, reader)
         self.task = self.tasks[0]
+        _check_input(type(model))
         if not (
             hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None
         ):
             raise ModelError(
                 f"{self.name} is an encoder-decoder without a head that writes text; load it for "
                 f"task={self.task!r}"
-            )
-        if getattr(model, "main_input_name", "input_ids") not in ("input_ids", "input_features"):
-            raise ModelError(
-                f"{self.name} reads {model.main_input_name}, neither text nor sound; "
-                "attnflow.capture.capture_pair captures its attention, and "
-                "attnflow.encoder_decoder_graph makes a graph of it"
             )
 
     @classmethod
@@ -80,7 +75,10 @@ class PairAdapter(Adapter):
 
     @classmethod
     def _check_saved(cls, config: Any, task: str) -> None:
+        import transformers
+
         saved = (config.architectures or [""])[0]
+        _check_input(getattr(transformers, saved, None))
         able = cls.tasks[0]
         if task == "auto" and saved.endswith(("Classification", "QuestionAnswering")):
             raise ModelError(
@@ -459,6 +457,16 @@ class PairAdapter(Adapter):
         sides = (self.model.get_encoder, self.model.get_decoder)
         both = [side().get_input_embeddings() for side in sides]
         return both[:1] if both[0] is both[1] else both
+
+
+def _check_input(kind: Any) -> None:
+    """Refuse a class of models that reads neither text nor sound."""
+    given = getattr(kind, "main_input_name", "input_ids")
+    if given not in ("input_ids", "input_features"):
+        raise ModelError(
+            f"{kind.__name__} reads {given}, neither text nor sound; attnflow.capture.capture_pair "
+            "captures its attention, and attnflow.encoder_decoder_graph makes a graph of it"
+        )
 
 
 def _special_ids(tokenizer: Any) -> set[int]:
