@@ -11,13 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnflow
-from attnflow import graph as graph_module
-from attnflow.graph import (
-    as_graph,
-    head_capacities,
-    resolve_layers,
-    resolve_positions,
-)
+from attnflow import checks
+from attnflow.checks import resolve_layers, resolve_positions
+from attnflow.graph import as_graph, head_capacities
 
 
 def rows_of(*shape, seed=0):
@@ -316,7 +312,7 @@ def test_a_padded_position_cannot_be_asked_for():
     with pytest.raises(attnflow.OptionError, match=r"positions\[1\].*4.*padded"):
         attnflow.attention_rollout(graph, positions=[0, -1])
     with pytest.raises(attnflow.OptionError, match=r"tokens\[0\].*3.*padded"):
-        resolve_positions([3], graph, "tokens")
+        resolve_positions([3], graph.padding, "tokens")
 
 
 # ---- A graph in the place of attention -----------------------------------------------------------
@@ -350,18 +346,18 @@ def test_a_graph_refuses_options_other_than_its_own(attention, options, message)
 
 def test_layers_count_from_one_and_positions_from_zero(attention):
     graph = attnflow.AttentionGraph(attention)
-    assert resolve_layers(None, graph).tolist() == [1, 2, 3, 4]
-    assert resolve_layers([4, -1, -4, 1], graph).tolist() == [4, 4, 1, 1]
-    assert resolve_positions(None, graph).tolist() == [0, 1, 2, 3, 4, 5]
-    assert resolve_positions([5, -1, -6, 0], graph).tolist() == [5, 5, 0, 0]
+    assert resolve_layers(None, graph.layers).tolist() == [1, 2, 3, 4]
+    assert resolve_layers([4, -1, -4, 1], graph.layers).tolist() == [4, 4, 1, 1]
+    assert resolve_positions(None, graph.padding).tolist() == [0, 1, 2, 3, 4, 5]
+    assert resolve_positions([5, -1, -6, 0], graph.padding).tolist() == [5, 5, 0, 0]
     for indices in (
         np.array([2, 3], np.uint8),
         torch.tensor([2, 3]),
         range(2, 4),
         (2, np.int32(3)),
     ):
-        assert resolve_positions(indices, graph).tolist() == [2, 3]
-        assert resolve_positions(indices, graph).dtype == np.int64
+        assert resolve_positions(indices, graph.padding).tolist() == [2, 3]
+        assert resolve_positions(indices, graph.padding).dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -377,7 +373,7 @@ def test_layers_count_from_one_and_positions_from_zero(attention):
 )
 def test_layers_that_are_not_there_are_named(attention, layers, message):
     with pytest.raises(attnflow.OptionError, match=message):
-        resolve_layers(layers, attnflow.AttentionGraph(attention))
+        resolve_layers(layers, attention.shape[0])
 
 
 def test_the_edges_of_a_single_head_are_its_own(attention):
@@ -587,12 +583,12 @@ def test_a_graph_that_cannot_fit_says_so_before_an_element_is_read(attentions):
 
 def test_a_graph_fits_if_there_are_32_bytes_for_every_edge(attention, monkeypatch):
     edges = attention[:, 0].size
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges)
+    monkeypatch.setattr(checks, "available_memory", lambda: 32 * edges)
     attnflow.AttentionGraph(attention)
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges - 1)
+    monkeypatch.setattr(checks, "available_memory", lambda: 32 * edges - 1)
     with pytest.raises(attnflow.GraphSizeError, match=r"attentions.*6 tokens.*4 layers"):
         attnflow.AttentionGraph(attention)
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: None)
+    monkeypatch.setattr(checks, "available_memory", lambda: None)
     attnflow.AttentionGraph(attention)
 
 
@@ -601,7 +597,7 @@ def test_available_memory_is_what_linux_reports():
     with open("/proc/meminfo", encoding="ascii") as file:
         text = file.read()
     total = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
-    assert 0 < graph_module._available_memory() <= total
+    assert 0 < checks.available_memory() <= total
 
 
 def test_only_one_layer_is_held_in_float64_at_a_time():
