@@ -42,6 +42,9 @@ __all__ = [
 # Flow is computed in multiples of this. float64 represents every multiple up to 8 exactly.
 UNIT: Final = 2.0**-50
 
+# How many weights are rounded to units at a time; few enough for the cache.
+_BLOCK: Final = 2**16
+
 
 class AttentionGraph:
     """The layered graph of a text's attention.
@@ -144,9 +147,10 @@ class AttentionGraph:
     def units(self) -> NDArray[np.int64]:
         """The edge weights in whole units of 2**-50, int64 of shape (L, n, n), read-only.
 
-        These are the capacities of attention flow, whose arithmetic is exact. Where a layer leaves
-        a position unchanged, its edge is unlimited: 2**61, more than any graph carries. Computed at
-        the first access.
+        These are the capacities of attention flow, whose arithmetic is exact. Every row sums to
+        exactly 2**50 (see `to_units`), and padded rows are 0. Where a layer leaves a position
+        unchanged, its edge is unlimited: 2**61, more than any graph carries. Computed at the first
+        access.
         """
         units = to_units(self.capacities)
         np.einsum("lii->li", units)[self.passing] = UNLIMITED
@@ -349,14 +353,36 @@ def head_capacities(
 
 
 def to_units(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return weights as whole numbers of 2**-50.
+    """Return rows of weights that sum to 1 as integers, in units of 2**-50, that sum to 2**50.
+
+    Rows are rounded by largest remainder: every integer is the weight rounded down or up, and those
+    with the largest remainders are rounded up. Of equal remainders, those of the largest weights
+    are, and of equal weights the first. So all rows have exactly the same sum, and two cuts that
+    are equal by these sums are equal in integers too. A row that is off by more than rounding
+    errors is divided by its sum first. A weight of 0 stays 0, and so does a row of zeros.
+
+    Args:
+        weights: Weights of 0 or more, of shape (..., n).
+
+    Returns:
+        Array of the same shape.
 
     Example:
         >>> import numpy as np
-        >>> to_units(np.array([0.5, 1.0, 1e-300])) == [2**49, 2**50, 0]
+        >>> units = to_units(np.array([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]))
+        >>> units
+        array([[375299968947542, 375299968947541, 375299968947541],
+               [562949953421312, 562949953421312,               0],
+               [              0,               0,               0]])
+        >>> units.sum(axis=1) == [2**50, 2**50, 0]
         array([ True,  True,  True])
     """
-    return np.rint(weights * (1 / UNIT)).astype(np.int64)
+    rows = weights.reshape(-1, weights.shape[-1])
+    units = np.empty(rows.shape, dtype=np.int64)
+    step = max(1, _BLOCK // rows.shape[1])
+    for start in range(0, len(rows), step):
+        units[start : start + step] = _round(rows[start : start + step])
+    return units.reshape(weights.shape)
 
 
 def add_residual(
@@ -520,3 +546,49 @@ def _describe_residual(residual: float | NDArray[np.float64]) -> str:
     if isinstance(residual, float):
         return repr(residual)
     return f"array of shape {residual.shape}"
+
+
+def _round(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round rows of weights, of shape (R, n), to whole units by largest remainder."""
+    remainder = weights * (1 / UNIT)
+    units = np.floor(remainder)
+    remainder -= units  # from 0 to 1, exactly
+    # Sums of integers below 2**53 are exact in float64.
+    sums = units.sum(axis=1)
+    missing = np.where(sums > 0, 1 / UNIT - sums, 0.0)
+    # How far the sum of the weights is from 1, in units. If that is less than 1, the row has enough
+    # weights to round up.
+    off = remainder.sum(axis=1) - missing
+    far = np.flatnonzero((np.abs(off) > 0.75) & (sums > 0))
+    if len(far):
+        units[far] = _round(weights[far] / (1 + off[far] * UNIT)[:, None])
+        missing[far] = 0.0
+    units += _largest(remainder, missing.astype(np.int64), weights)
+    return units
+
+
+def _largest(
+    values: NDArray[np.float64],
+    count: NDArray[np.int64],
+    others: NDArray[np.float64] | None = None,
+) -> NDArray[np.bool_]:
+    """Return where the `count` largest values of each row are.
+
+    Of equal values, those with the largest `others` are taken, which are 0 or more; and of these,
+    the first.
+    """
+    # The smallest value to be taken from each row.
+    place = values.shape[1] - np.maximum(count, 1)
+    least = np.sort(values, axis=1)[np.arange(len(values)), place]
+    least = np.where(count > 0, least, np.inf)[:, None]
+    chosen = values >= least
+    tied = np.flatnonzero(np.count_nonzero(chosen, axis=1) > count)
+    if len(tied):
+        above, equal = values[tied] > least[tied], values[tied] == least[tied]
+        left = count[tied] - np.count_nonzero(above, axis=1)
+        if others is None:
+            equal &= np.cumsum(equal, axis=1) <= left[:, None]
+        else:
+            equal = _largest(np.where(equal, others[tied], -1.0), left)
+        chosen[tied] = above | equal
+    return chosen
