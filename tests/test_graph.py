@@ -3,6 +3,7 @@
 import re
 import sys
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,13 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnflow
-from attnflow import graph as graph_module
-from attnflow.graph import (
-    as_graph,
-    head_capacities,
-    resolve_layers,
-    resolve_positions,
-)
+from attnflow import checks
+from attnflow.checks import resolve_layers, resolve_positions
+from attnflow.graph import UNIT, as_graph, head_capacities, to_units
 
 
 def rows_of(*shape, seed=0):
@@ -62,6 +59,57 @@ def test_edges_are_attention_and_the_residual_in_their_shares(layers, tokens, re
     graph = attnflow.AttentionGraph(attention, residual=residual)
     expected = (1 - residual) * attention + residual * np.eye(tokens)
     np.testing.assert_allclose(graph.capacities, expected, atol=1e-15)
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.sampled_from([0.0, 0.5, 1 / 3, 0.9, 1.0]),
+    st.sampled_from([0.0, 1.0, 10.0, 300.0]),
+    st.sampled_from([0.0, 0.6, 0.95]),
+    st.integers(0, 2**32 - 1),
+)
+def test_every_row_has_the_same_sum_in_units(layers, tokens, residual, sharpness, zeros, seed):
+    rng = np.random.default_rng(seed)
+    weights = np.exp(-sharpness * rng.exponential(size=(layers, tokens, tokens)))
+    weights *= rng.random(weights.shape) >= zeros
+    weights[:, :, 0] += weights.sum(axis=-1) == 0
+    weights /= weights.sum(axis=-1, keepdims=True)
+    graph = attnflow.AttentionGraph(weights, residual=residual)
+    assert (graph.units.sum(axis=-1) == 2**50).all()
+    assert (np.abs(graph.units - graph.capacities / UNIT) < 1).all()
+    assert not graph.units[graph.capacities == 0].any()
+
+
+@given(st.integers(1, 30), st.floats(-1e-3, 1e-3), st.integers(0, 2**32 - 1))
+def test_units_of_a_row_that_is_off_are_those_of_its_shares(tokens, off, seed):
+    weights = rows_of(tokens, seed=seed) * (1 + off)
+    units = to_units(weights)
+    total = sum(map(Fraction, weights))
+    assert sum(units.tolist()) == 2**50
+    for unit, weight in zip(units.tolist(), weights, strict=True):
+        # Dividing by the sum rounds once more, by an eighth of a unit at most.
+        assert abs(unit - Fraction(weight) / total * 2**50) < 1.25
+
+
+def test_units_are_rounded_up_where_the_remainder_is_largest():
+    # In units, and with remainders of 1/4, 3/4 and 0: the second is rounded up.
+    row = np.array([10.25, 20.75, 2.0**50 - 31])
+    assert to_units(row * UNIT).tolist() == [10, 21, 2**50 - 31]
+    # Of equal remainders, the larger weight; of equal weights, the first.
+    tied = np.array([10.5, 20.5, 20.5, 10.5, 2.0**50 - 62])
+    assert to_units(tied * UNIT).tolist() == [10, 21, 21, 10, 2**50 - 62]
+    uniform = to_units(np.full((2, 7, 7), 1 / 7))
+    up = 2**50 - 7 * (2**50 // 7)
+    assert (uniform - 2**50 // 7 == [1] * up + [0] * (7 - up)).all()
+
+
+def test_units_do_not_depend_on_what_is_rounded_with_them():
+    weights = rows_of(3, 300, 300)
+    together = to_units(weights)
+    for layer in range(3):
+        np.testing.assert_array_equal(to_units(weights[layer]), together[layer])
+    np.testing.assert_array_equal(to_units(weights[1, 7]), together[1, 7])
 
 
 def test_arrays_of_a_graph_are_read_only_and_computed_once(attention):
@@ -270,6 +318,7 @@ def test_padding_is_left_out(padding):
     alone = attnflow.AttentionGraph(attention[:, :, :3, :3])
     assert graph.padding.tolist() == [False, False, False, True, True]
     assert graph.tokens == 5
+    assert graph.units.sum(axis=-1).tolist() == [[2**50] * 3 + [0] * 2] * 2
     for array, expected in (
         (graph.capacities, alone.capacities),
         (graph.attention, alone.attention),
@@ -316,7 +365,7 @@ def test_a_padded_position_cannot_be_asked_for():
     with pytest.raises(attnflow.OptionError, match=r"positions\[1\].*4.*padded"):
         attnflow.attention_rollout(graph, positions=[0, -1])
     with pytest.raises(attnflow.OptionError, match=r"tokens\[0\].*3.*padded"):
-        resolve_positions([3], graph, "tokens")
+        resolve_positions([3], graph.padding, "tokens")
 
 
 # ---- A graph in the place of attention -----------------------------------------------------------
@@ -350,18 +399,18 @@ def test_a_graph_refuses_options_other_than_its_own(attention, options, message)
 
 def test_layers_count_from_one_and_positions_from_zero(attention):
     graph = attnflow.AttentionGraph(attention)
-    assert resolve_layers(None, graph).tolist() == [1, 2, 3, 4]
-    assert resolve_layers([4, -1, -4, 1], graph).tolist() == [4, 4, 1, 1]
-    assert resolve_positions(None, graph).tolist() == [0, 1, 2, 3, 4, 5]
-    assert resolve_positions([5, -1, -6, 0], graph).tolist() == [5, 5, 0, 0]
+    assert resolve_layers(None, graph.layers).tolist() == [1, 2, 3, 4]
+    assert resolve_layers([4, -1, -4, 1], graph.layers).tolist() == [4, 4, 1, 1]
+    assert resolve_positions(None, graph.padding).tolist() == [0, 1, 2, 3, 4, 5]
+    assert resolve_positions([5, -1, -6, 0], graph.padding).tolist() == [5, 5, 0, 0]
     for indices in (
         np.array([2, 3], np.uint8),
         torch.tensor([2, 3]),
         range(2, 4),
         (2, np.int32(3)),
     ):
-        assert resolve_positions(indices, graph).tolist() == [2, 3]
-        assert resolve_positions(indices, graph).dtype == np.int64
+        assert resolve_positions(indices, graph.padding).tolist() == [2, 3]
+        assert resolve_positions(indices, graph.padding).dtype == np.int64
 
 
 @pytest.mark.parametrize(
@@ -377,7 +426,7 @@ def test_layers_count_from_one_and_positions_from_zero(attention):
 )
 def test_layers_that_are_not_there_are_named(attention, layers, message):
     with pytest.raises(attnflow.OptionError, match=message):
-        resolve_layers(layers, attnflow.AttentionGraph(attention))
+        resolve_layers(layers, attention.shape[0])
 
 
 def test_the_edges_of_a_single_head_are_its_own(attention):
@@ -561,7 +610,7 @@ def test_a_wrong_option_is_named_and_the_valid_ones_are_listed(attention, option
 
 
 def test_one_head_cannot_be_picked_where_there_are_none(attention):
-    message = "heads=0 picks a head, but attentions has no head axis"
+    message = r"heads=0.* attentions has no head axis"
     with pytest.raises(attnflow.OptionError, match=message):
         attnflow.AttentionGraph(attention[:, 0], heads=0)
 
@@ -587,12 +636,12 @@ def test_a_graph_that_cannot_fit_says_so_before_an_element_is_read(attentions):
 
 def test_a_graph_fits_if_there_are_32_bytes_for_every_edge(attention, monkeypatch):
     edges = attention[:, 0].size
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges)
+    monkeypatch.setattr(checks, "available_memory", lambda: 32 * edges)
     attnflow.AttentionGraph(attention)
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: 32 * edges - 1)
+    monkeypatch.setattr(checks, "available_memory", lambda: 32 * edges - 1)
     with pytest.raises(attnflow.GraphSizeError, match=r"attentions.*6 tokens.*4 layers"):
         attnflow.AttentionGraph(attention)
-    monkeypatch.setattr(graph_module, "_available_memory", lambda: None)
+    monkeypatch.setattr(checks, "available_memory", lambda: None)
     attnflow.AttentionGraph(attention)
 
 
@@ -601,7 +650,7 @@ def test_available_memory_is_what_linux_reports():
     with open("/proc/meminfo", encoding="ascii") as file:
         text = file.read()
     total = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
-    assert 0 < graph_module._available_memory() <= total
+    assert 0 < checks.available_memory() <= total
 
 
 def test_only_one_layer_is_held_in_float64_at_a_time():

@@ -12,10 +12,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import read_layers, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation, Prediction
-from attnflow.graph import AttentionGraph, read_layers, resolve_index
+from attnflow.graph import AttentionGraph
 from attnflow.options import OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens

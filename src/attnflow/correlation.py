@@ -1,4 +1,4 @@
-"""Spearman's rank correlation, with ties ranked properly."""
+"""Spearman's rank correlation, with ties."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ __all__ = ["ranks", "spearman"]
 
 
 def ranks(values: Any) -> NDArray[np.float64]:
-    """Rank numbers from 1; equal ones share the mean of their ranks.
+    """Rank numbers from 1; equal numbers get the mean of their ranks.
 
     Args:
-        values: Numbers of shape (..., n), none of them NaN. Each row is ranked by itself.
+        values: Numbers of shape (..., n), without NaN. Each row is ranked separately.
 
     Returns:
         The ranks, of the same shape.
@@ -30,7 +30,7 @@ def ranks(values: Any) -> NDArray[np.float64]:
     places = np.arange(numbers.shape[-1])
     differs = ordered[..., 1:] != ordered[..., :-1]
     edge = np.ones((*numbers.shape[:-1], 1), dtype=bool)
-    # Where the run of equal numbers that a place belongs to starts, and where it ends.
+    # The start and the end of the run of equal numbers at each place.
     first = np.maximum.accumulate(np.where(np.concatenate([edge, differs], -1), places, 0), -1)
     ends = np.where(np.concatenate([differs, edge], -1), places, len(places))
     last = np.minimum.accumulate(ends[..., ::-1], -1)[..., ::-1]
@@ -41,8 +41,8 @@ def ranks(values: Any) -> NDArray[np.float64]:
 def spearman(a: Any, b: Any) -> NDArray[np.float64]:
     """Return Spearman's rank correlation of rows.
 
-    It is Pearson's correlation of the ranks, which holds with ties, too; the short formula with
-    squared differences of ranks does not.
+    It is computed as Pearson's correlation of the ranks, which is valid with ties. The short
+    formula with squared differences of ranks is not.
 
     Args:
         a: Numbers of shape (..., n).
@@ -50,7 +50,7 @@ def spearman(a: Any, b: Any) -> NDArray[np.float64]:
 
     Returns:
         The correlations, of shape (...), from -1 to 1. NaN where there are fewer than two numbers,
-        where all numbers of either row are the same, and where one of them is NaN.
+        where all numbers of a row are equal, and where one of them is NaN.
 
     Example:
         >>> spearman([[1.0, 2.0, 3.0], [9.0, 5.0, 2.0], [4.0, 4.0, 4.0]], [0.1, 0.2, 0.7])
@@ -64,5 +64,5 @@ def spearman(a: Any, b: Any) -> NDArray[np.float64]:
     norm = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
     unknown = np.isnan(a).any(axis=-1) | np.isnan(b).any(axis=-1) | (norm == 0)
     product = (x * y).sum(axis=-1) / np.where(norm == 0, 1.0, norm)
-    # Rounding may lead a perfect correlation just beyond 1.
+    # Rounding can push a perfect correlation slightly above 1.
     return np.where(unknown, np.nan, np.clip(product, -1.0, 1.0))

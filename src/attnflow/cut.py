@@ -1,11 +1,12 @@
-"""Minimum cuts: what limits the attention flow to a token."""
+"""Minimum cuts: the edges that limit the attention flow to a token."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnflow import _maxflow
-from attnflow.graph import UNIT, as_graph, resolve_layer, resolve_position
+from attnflow.checks import resolve_layer, resolve_position
+from attnflow.graph import UNIT, as_graph
 
 __all__ = ["Cut", "min_cut"]
 
@@ -14,11 +15,11 @@ class Cut(NamedTuple):
     """A minimum cut of the attention graph.
 
     Attributes:
-        value: The sum of the capacities cut, which is the maximum flow.
-        edges: The edges cut, from the source's layer down, each as
+        value: The sum of the capacities of the cut edges, which equals the maximum flow.
+        edges: The cut edges, from the source's layer down, each as
             ``(layer, position, to_position, capacity)``: it goes from that position of that layer
             to `to_position` of the layer below.
-        source_side: The nodes ``(layer, position)`` on the source's side. Of all minimum cuts this
+        source_side: The nodes ``(layer, position)`` on the source's side. Of all minimum cuts, this
             is the one nearest to the source.
     """
 
@@ -45,14 +46,14 @@ def min_cut(
     """Return a minimum cut between a position of a layer and an input token.
 
     The maximum flow from the position to the token equals the smallest total capacity of edges
-    whose removal separates the two (Ford and Fulkerson 1956). Those edges are what limits the flow.
+    whose removal separates the two (Ford and Fulkerson 1956). These edges limit the flow.
 
     Args:
         attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
         layer: The layer to start from, from 1; -1 is the last.
         position: The position to start from.
         token: The input token to end in.
-        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        heads: How heads are fused: "mean", "max", "min", "sum", or the index of a head.
         residual: The share of the residual connection, from 0 to 1.
 
     Returns:
@@ -60,7 +61,7 @@ def min_cut(
 
     Raises:
         OptionError: If `layer`, `position` or `token` is not valid, or if `attentions` is a graph
-            that was built with other `heads` or another `residual`.
+            that was built with different `heads` or a different `residual`.
         AttnflowError: Whatever `AttentionGraph` raises.
 
     Example:
@@ -73,9 +74,9 @@ def min_cut(
         ((2, 0, 1, 0.25), (1, 0, 1, 0.25))
     """
     graph = as_graph(attentions, heads, residual)
-    top = resolve_layer(layer, graph)
-    source = resolve_position(position, graph, "position")
-    sink = resolve_position(token, graph, "token")
+    top = resolve_layer(layer, graph.layers)
+    source = resolve_position(position, graph.padding, "position")
+    sink = resolve_position(token, graph.padding, "token")
     value, nodes = _maxflow.min_cut(list(graph.units[:top]), source, sink)
     inside = np.zeros((top + 1, graph.tokens), dtype=np.bool_)
     for node in nodes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from attnflow.checks import resolve_index
 from attnflow.explanation import Explanation, Prediction
-from attnflow.graph import resolve_index
 from attnflow.options import Options
 from attnflow.scoring import Scorer, finish
 from attnflow.tokens import Tokens

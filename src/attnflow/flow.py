@@ -1,8 +1,8 @@
-"""Attention flow: attention as capacities, and the maximum flow from a position to a token.
+"""Attention flow: the maximum flow from a position to a token, with attention as capacities.
 
 Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020, section 4.
 
-The solver works on integers (see `attnflow.graph.AttentionGraph.units`), so a flow is exact to the
+The solver works on integers (see `attnflow.graph.AttentionGraph.units`). A flow is exact to the
 last bit, equals the capacity of a minimum cut, and does not depend on the number of threads.
 """
 
@@ -14,17 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import _maxflow
-from attnflow.errors import OptionError
-from attnflow.graph import (
-    UNIT,
-    AttentionGraph,
-    as_graph,
-    head_capacities,
-    resolve_layer,
-    resolve_layers,
-    resolve_positions,
-    to_units,
-)
+from attnflow.checks import integer, resolve_layer, resolve_layers, resolve_positions, switch
+from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_units
 
 __all__ = ["attention_flow", "flow_bound", "head_flow", "saturation", "solve_units"]
 
@@ -42,33 +33,34 @@ def attention_flow(
 ) -> NDArray[np.float64]:
     """Return the maximum flow from positions of some layers to input tokens.
 
-    The edge weights of the attention graph are taken as capacities. A path carries as much as its
-    smallest edge lets through, and paths share what their edges can carry.
+    The edge weights of the attention graph are the capacities. A path carries as much as its
+    smallest edge allows, and paths that use the same edge share its capacity.
 
-    Every pair is a problem of its own, so ask for the layers, positions and tokens that you need.
-    The time for a pair grows about linearly with the number of tokens. Pairs of one token, or of
-    one position, share work. Bad luck, which attention of trained models has not been seen to
-    have, costs O(L^2 n^3) for a pair, as in Dinic's method.
+    Every pair of a position and a token is a separate problem, so select only the layers, positions
+    and tokens that you need. Pairs of the same token, or of the same position, share some work. On
+    attention of trained models, the time for a pair grows about linearly with the number of tokens.
+    Worst case O(L^2 n^3) for a pair, as in Dinic's algorithm; not observed on trained models.
 
     Args:
         attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
-        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        heads: How heads are fused: "mean", "max", "min", "sum", or the index of a head.
         residual: The share of the residual connection, from 0 to 1.
         layers: The layers to start from, from 1; -1 is the last. None means all.
         positions: The positions to start from. None means all.
         tokens: The input tokens to end in. None means all.
-        normalize: Divide the flows of each position by their sum over the tokens asked for, as the
-            paper's authors do over all tokens. Where that sum is 0, the flows stay 0.
-        num_threads: How many threads to use. None means one for each CPU this process may use.
+        normalize: Divide the flows of each position by their sum over the selected tokens, as the
+            authors of the paper do over all tokens. Where that sum is 0, the flows stay 0.
+        num_threads: The number of threads. None means one for each CPU this process may use.
 
     Returns:
         Array of shape (layers, P, T): the flow from each position of each layer to each token, at
-        most 1. Flows to or from padded positions are 0. (Of an encoder-decoder, a target token that
-        a step only passes on has no limit there, and a flow of 2048 says so.)
+        most 1. Flows to or from padded positions are 0. In an encoder-decoder, the flow from a
+        target token to itself through layers that leave it unchanged is unlimited and given as
+        2048.
 
     Raises:
         OptionError: If an option is not valid, or if `attentions` is a graph that was built with
-            other `heads` or another `residual`.
+            different `heads` or a different `residual`.
         AttnflowError: Whatever `AttentionGraph` raises.
 
     Example:
@@ -81,12 +73,11 @@ def attention_flow(
         array([[[0.6, 0.4]]])
     """
     graph = as_graph(attentions, heads, residual)
-    tops = resolve_layers(layers, graph)
-    sources = resolve_positions(positions, graph)
-    sinks = resolve_positions(tokens, graph, "tokens")
+    tops = resolve_layers(layers, graph.layers)
+    sources = resolve_positions(positions, graph.padding)
+    sinks = resolve_positions(tokens, graph.padding, "tokens")
     threads = _resolve_threads(num_threads)
-    if not isinstance(normalize, bool | np.bool_):
-        raise OptionError(f"normalize is {normalize!r}; expected True or False")
+    normalize = switch(normalize, "normalize")
     flow = _in_weights(solve_units(graph.units, tops, sources, sinks, threads))
     if normalize:
         sums = flow.sum(axis=-1, keepdims=True)
@@ -133,9 +124,9 @@ def head_flow(
                [0.  , 1.  ]])
     """
     weights, graph = head_capacities(attentions, layer, head, residual)
-    top = resolve_layer(layer, graph)
-    sources = resolve_positions(positions, graph)
-    sinks = resolve_positions(tokens, graph, "tokens")
+    top = resolve_layer(layer, graph.layers)
+    sources = resolve_positions(positions, graph.padding)
+    sinks = resolve_positions(tokens, graph.padding, "tokens")
     stack = [*graph.units[: top - 1], to_units(weights)]
     return _in_weights(
         solve_units(stack, np.array([top]), sources, sinks, _resolve_threads(None))[0]
@@ -149,25 +140,25 @@ def saturation(
     residual: float = 0.5,
     positions: Any = None,
 ) -> NDArray[np.float64]:
-    """Return how much of each layer's flow no longer depends on the position asked about.
+    """Return the share of flows in each layer that do not depend on the position.
 
     A flow is at most what leaves the position, and at most what all of layer 1 sends to the token:
-    min(out(s), in(t)). Where it reaches that, it is saturated. In a layer whose pairs are all
-    saturated, every position has the same flows, and they say nothing about the position.
+    min(out(s), in(t)). A flow that reaches this bound is saturated. In a layer where all pairs are
+    saturated, every position has the same flows, and they carry no information about the position.
 
     Args:
         attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
-        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        heads: How heads are fused: "mean", "max", "min", "sum", or the index of a head.
         residual: The share of the residual connection, from 0 to 1.
         positions: The positions to count. None means all.
 
     Returns:
         Array of shape (L,): for each layer the share of (position, token) pairs whose flow equals
-        min(out(s), in(t)), compared as integers. Padded positions and tokens do not count.
+        min(out(s), in(t)), compared as integers. Padded positions and tokens are not counted.
 
     Raises:
         OptionError: If `positions` is not valid, or if `attentions` is a graph that was built with
-            other `heads` or another `residual`.
+            different `heads` or a different `residual`.
         AttnflowError: Whatever `AttentionGraph` raises.
 
     Example:
@@ -178,7 +169,7 @@ def saturation(
     """
     graph = as_graph(attentions, heads, residual)
     kept = np.flatnonzero(~graph.padding)
-    sources = kept if positions is None else resolve_positions(positions, graph)
+    sources = kept if positions is None else resolve_positions(positions, graph.padding)
     flow = solve_units(
         graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None)
     )
@@ -188,14 +179,14 @@ def saturation(
 
 
 def flow_bound(graph: AttentionGraph, positions: Sequence[int]) -> NDArray[np.float64]:
-    """Return what no flow exceeds: min(out(s), in(t)) for all layers, some positions, all tokens.
+    """Return the upper bound of flows, min(out(s), in(t)), for all layers and tokens.
 
     Args:
         graph: The graph.
-        positions: Indices of positions.
+        positions: The indices of P positions.
 
     Returns:
-        Array of shape (L, P, n). Where a flow equals it, the flow is saturated.
+        Array of shape (L, P, n). A flow that equals its bound is saturated.
 
     Example:
         >>> import numpy as np
@@ -224,14 +215,14 @@ def solve_units(
     sinks: NDArray[np.int64],
     threads: int,
 ) -> NDArray[np.int64]:
-    """Return maximum flows in whole units, without any check.
+    """Return maximum flows in units. Nothing is checked.
 
     Args:
-        units: The capacities of each layer, lowest first, int64 of shape (n, n).
-        tops: The layers to start from, from 1. Layers above the topmost one are not looked at.
+        units: The capacities of each layer, from layer 1, int64 of shape (n, n).
+        tops: The layers to start from, from 1. Layers above the topmost one are not used.
         sources: The positions to start from.
         sinks: The input tokens to end in.
-        threads: How many threads to use.
+        threads: The number of threads.
 
     Returns:
         Array of shape (tops, sources, sinks).
@@ -242,19 +233,15 @@ def solve_units(
 
 
 def _in_weights(units: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return amounts of flow as weights; float64 holds them exactly."""
+    """Return amounts in units as weights, which float64 represents exactly."""
     weights: NDArray[np.float64] = units * np.float64(UNIT)
     return weights
 
 
 def _resolve_threads(num_threads: Any) -> int:
     """Return a number of threads."""
-    if num_threads is None:
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int | np.integer):
-        raise OptionError(f"num_threads is {num_threads!r}; expected a whole number or None")
-    if num_threads < 1:
-        raise OptionError(f"num_threads is {num_threads}; expected 1 or more, or None for all CPUs")
-    return int(num_threads)
+    if num_threads is not None:
+        return integer(num_threads, "num_threads", least=1, otherwise="None for all CPUs")
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

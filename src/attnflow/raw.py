@@ -1,4 +1,4 @@
-"""Raw attention: the attention of each layer, its heads fused into one."""
+"""Raw attention: the attention weights of each layer, with its heads fused."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def raw_attention(attentions: Any, *, heads: str | int = "mean") -> NDArray[np.f
 
     Args:
         attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
-        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        heads: How heads are fused: "mean", "max", "min", "sum", or the index of a head.
 
     Returns:
         Array of shape (L, n, n). Item l - 1 belongs to layer l. Rows attend and sum to 1, columns
@@ -23,7 +23,7 @@ def raw_attention(attentions: Any, *, heads: str | int = "mean") -> NDArray[np.f
 
     Raises:
         AttnflowError: Whatever `AttentionGraph` raises.
-        OptionError: If `attentions` is a graph that was built with other `heads`.
+        OptionError: If `attentions` is a graph that was built with different `heads`.
 
     Example:
         >>> import numpy as np

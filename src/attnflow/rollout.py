@@ -1,4 +1,4 @@
-"""Attention rollout: attention multiplied along paths and summed over paths.
+"""Attention rollout: attention weights multiplied along each path and summed over all paths.
 
 Abnar and Zuidema, "Quantifying Attention Flow in Transformers", ACL 2020, section 4.
 """
@@ -8,14 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.graph import (
-    AttentionGraph,
-    as_graph,
-    head_capacities,
-    resolve_layer,
-    resolve_positions,
-    resolve_start_layer,
-)
+from attnflow.checks import resolve_layer, resolve_positions, resolve_start_layer
+from attnflow.graph import AttentionGraph, as_graph, head_capacities
 
 __all__ = ["attention_rollout", "head_rollout"]
 
@@ -31,27 +25,27 @@ def attention_rollout(
     """Return the rollout from every layer down to one.
 
     Rollout from layer i down to layer j is ``A[i] A[i-1] ... A[j+1]``, where ``A[l]`` are the edge
-    weights of layer l. With j = 0, the default, it says how much each position of layer i gets
-    from each input token.
+    weights of layer l. With j = 0, the default, it gives the share of each input token in each
+    position of layer i.
 
-    For all positions this costs L n^3 operations. For P of them, rows are multiplied from the top
-    down, for all layers i in one pass, which costs P L^2 n^2 / 2; whichever is less is done.
+    For all positions this takes L n^3 operations. For P of them, rows are multiplied from the top
+    down, for all layers i in one pass, which takes P L^2 n^2 / 2. The cheaper of the two is used.
 
     Args:
         attentions: Attention weights as `AttentionGraph` takes them, or an `AttentionGraph`.
-        heads: How heads become one: "mean", "max", "min", "sum", or the index of a head.
+        heads: How heads are fused: "mean", "max", "min", "sum", or the index of a head.
         residual: The share of the residual connection, from 0 to 1.
-        start_layer: The layer j to end in, from 0, the input, to L - 1. Negative ones count from
+        start_layer: The layer j to end in, from 0, the input, to L - 1. A negative one counts from
             the end: -1 is layer L.
         positions: The positions to start from. None means all.
 
     Returns:
         Array of shape (L - start_layer, P, n). Item k is the rollout from layer
-        start_layer + 1 + k. Rows sum to 1, those of padded positions are 0.
+        start_layer + 1 + k. Rows sum to 1; rows of padded positions are 0.
 
     Raises:
         OptionError: If `start_layer` or `positions` is not valid, or if `attentions` is a graph
-            that was built with other `heads` or another `residual`.
+            that was built with different `heads` or a different `residual`.
         AttnflowError: Whatever `AttentionGraph` raises.
 
     Example:
@@ -64,8 +58,8 @@ def attention_rollout(
         array([[0.5625, 0.4375]])
     """
     graph = as_graph(attentions, heads, residual)
-    bottom = resolve_start_layer(start_layer, graph)
-    rows = resolve_positions(positions, graph)
+    bottom = resolve_start_layer(start_layer, graph.layers)
+    rows = resolve_positions(positions, graph.padding)
     if len(rows) * (graph.layers - bottom) < 2 * graph.tokens:
         return _top_down(graph, bottom, rows)
     return _bottom_up(graph.capacities[bottom:], rows)
@@ -81,8 +75,8 @@ def head_rollout(
 ) -> NDArray[np.float64]:
     """Return the rollout of a single head down to the input tokens.
 
-    The head's own weights hold in its layer, the mean over heads in every layer below:
-    ``A[i,h] A[i-1] ... A[1]`` (Abnar and Zuidema 2020, appendix A.1). Costs P i n^2 operations
+    The head's own weights are used in its layer, the mean over heads in every layer below:
+    ``A[i,h] A[i-1] ... A[1]`` (Abnar and Zuidema 2020, appendix A.1). This takes P i n^2 operations
     for P positions and layer i.
 
     Args:
@@ -109,8 +103,8 @@ def head_rollout(
                [0.  , 1.  ]])
     """
     weights, graph = head_capacities(attentions, layer, head, residual)
-    rollout = weights[resolve_positions(positions, graph)]
-    below = resolve_layer(layer, graph) - 1
+    rollout = weights[resolve_positions(positions, graph.padding)]
+    below = resolve_layer(layer, graph.layers) - 1
     for step in range(below, 0, -1):
         rollout = _step_down(rollout, graph.attention[step - 1], graph.residual_of(step))
     return rollout
@@ -121,9 +115,9 @@ def _step_down(
     attention: NDArray[np.float64],
     residual: float | NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Carry rows down one layer, without making its edge weights: x A = (x (1 - r)) W + x r.
+    """Multiply rows by a layer's edge weights without computing them: x A = (x (1 - r)) W + x r.
 
-    r is a number, or has one for each position of the layer.
+    r is a number, or an array with one for each position of the layer.
     """
     if isinstance(residual, float):
         return (1.0 - residual) * (rows @ attention) + residual * rows
@@ -131,7 +125,7 @@ def _step_down(
 
 
 def _top_down(graph: AttentionGraph, bottom: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Carry the rows of every layer above down through each layer, reading each layer once."""
+    """Carry the rows of all layers above through each layer, reading each layer once."""
     layers = graph.attention[bottom:]
     rollout = np.empty((len(layers), len(rows), graph.tokens))
     for layer in reversed(range(len(layers))):
@@ -147,7 +141,7 @@ def _top_down(graph: AttentionGraph, bottom: int, rows: NDArray[np.int64]) -> ND
 
 
 def _bottom_up(layers: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Build the full product layer by layer and keep the rows asked for."""
+    """Compute the full product layer by layer and keep some rows of each."""
     count, tokens = len(layers), layers.shape[1]
     rollout = np.empty((count, len(rows), tokens))
     product = layers[0]
@@ -156,6 +150,6 @@ def _bottom_up(layers: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[
         product = layers[layer] @ product
         rollout[layer] = product[rows]
     if count > 1:
-        # Nothing is above the last layer, so that no other row of its product is needed.
+        # No layer is above the last one, so the other rows of its product are not needed.
         rollout[-1] = layers[-1][rows] @ product
     return rollout

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import ROW_TOLERANCE
 from attnflow.errors import AttentionError
 from attnflow.flow import attention_flow, flow_bound, solve_units
-from attnflow.graph import ROW_TOLERANCE, UNIT, AttentionGraph, add_residual, to_units
+from attnflow.graph import UNIT, AttentionGraph, add_residual, to_units
 from attnflow.options import Options
 from attnflow.rollout import attention_rollout
 from attnflow.tokens import Tokens, summed

@@ -13,8 +13,8 @@ from attnflow.capture.borrow import borrowed
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
+from attnflow.checks import HEAD_FUSIONS, resolve_index
 from attnflow.errors import AttentionError, OptionError
-from attnflow.graph import HEAD_FUSIONS, resolve_index
 
 __all__ = [
     "Captured",

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import torch
 
+from attnflow.checks import BFLOAT16_ROW_TOLERANCE, ROW_TOLERANCE, resolve_index
 from attnflow.errors import AttentionError
-from attnflow.graph import BFLOAT16_ROW_TOLERANCE, ROW_TOLERANCE, resolve_index
 
 __all__ = ["Recording", "fuse_heads"]
 

@@ -18,10 +18,10 @@ from transformers.pytorch_utils import Conv1D
 
 from attnflow.capture.interface import RECORDING, Recorder
 from attnflow.capture.recording import Recording, fuse_heads
+from attnflow.checks import BFLOAT16_ROW_TOLERANCE, resolve_index
 from attnflow.edges.effective import effective_rows
 from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError
-from attnflow.graph import BFLOAT16_ROW_TOLERANCE, resolve_index
 
 __all__ = ["EDGES", "EdgeRecording", "OwnEdgeRecording", "Watcher", "watched"]
 

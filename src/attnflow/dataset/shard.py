@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.dataset.attentions import Kept, attentions_file, keep_attention
 from attnflow.dataset.local import cpus
 from attnflow.dataset.source import Column, Row
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
-from attnflow.graph import resolve_index
 from attnflow.lines import is_half
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran

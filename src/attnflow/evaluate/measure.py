@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
 from attnflow.evaluate.baselines import baseline_scores
-from attnflow.graph import resolve_index
 from attnflow.models import Explainer
 from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnflow.checks import resolve_index
 from attnflow.errors import OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
 from attnflow.evaluate.evaluation import EvaluatedText, Evaluation, Skipped
 from attnflow.evaluate.measure import Plan, measure
 from attnflow.evaluate.underway import UnderWay
 from attnflow.explanation import Prediction
-from attnflow.graph import resolve_index
 from attnflow.models import Explainer
 from attnflow.options import EDGES, METHODS
 

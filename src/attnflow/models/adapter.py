@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.errors import AttnflowError, ModelError, OptionError
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
-from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.graph import AttentionGraph
 from attnflow.options import Options
 from attnflow.scoring import Batch
 from attnflow.tokens import Tokens

@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.errors import ImageError, MissingExtraError, ModelError, OptionError
-from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import (
     BATCH_POSITIONS,
     Adapter,

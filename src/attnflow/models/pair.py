@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.errors import ModelError, OptionError, TextError
-from attnflow.graph import AttentionGraph, encoder_decoder_graph, resolve_index
+from attnflow.graph import AttentionGraph, encoder_decoder_graph
 from attnflow.models.adapter import (
     Adapter,
     Encoded,

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import resolve_index
 from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
-from attnflow.graph import AttentionGraph, resolve_index
+from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped, smallest
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
