@@ -15,20 +15,29 @@ CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+CPP_FILES := $(wildcard src/maxflow/*.cpp src/maxflow/*.hpp tests/cpp/*.cpp)
 CPP_SOURCES := CMakeLists.txt $(shell find src/maxflow -type f 2>/dev/null)
+# Biome formats and checks the JavaScript. It comes from npm, which not everybody has.
+NPM := $(shell command -v npm 2>/dev/null)
+BIOME := $(if $(NPM),node_modules/.bin/biome,@echo 'npm was not found, so this was not run: biome')
+BIOME_STAMP := $(if $(NPM),node_modules/.stamp)
 # How many random graphs are solved under the sanitizers.
 SANITIZE_GRAPHS ?= 20000
 
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test lint docs bench cpp-test sanitize clean
+.PHONY: help demo test coverage lint layers format docs dist bench cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
 	@echo 'make test      the tests: C++ core, C++ core under sanitizers (reduced), Python'
-	@echo 'make lint      ruff and mypy --strict'
+	@echo 'make coverage  the Python tests again, with a report in build/coverage'
+	@echo 'make lint      formatting, ruff, mypy --strict, and the checks of JavaScript and workflows'
+	@echo 'make layers    check that no module imports from a later layer'
+	@echo 'make format    format the Python, C++ and JavaScript'
 	@echo 'make docs      the documentation, in build/site'
+	@echo 'make dist      the source distribution and a wheel built from it, in dist'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
 	@echo 'make cpp-test  the tests of the C++ core alone'
 	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
@@ -44,13 +53,35 @@ test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
 	@# Two files at a time, each on one core.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-lint: $(VENV)/.stamp-lint
+coverage: $(VENV)/.stamp-test $(VENV)/.stamp-browser
+	@mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+		--cov --cov-report=term --cov-report=html --cov-report=xml
+
+lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src/attnflow
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/zizmor --offline --quiet .github
+	$(BIOME) check --error-on-warnings
+
+layers: $(VENV)/.stamp-lint
+	$(BIN)/lint-imports
+
+format: $(VENV)/.stamp-lint $(BIOME_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+	$(BIOME) check --write
 
 docs: $(VENV)/.stamp-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.stamp-dist
+	@rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 bench: $(VENV)/.stamp-bench
 	@mkdir -p benchmarks
@@ -67,7 +98,7 @@ sanitize: $(VENV)/.stamp-build
 	build/sanitize/maxflow_test --graphs $(SANITIZE_GRAPHS)
 
 clean:
-	rm -rf $(VENV) build dist wheelhouse .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist wheelhouse node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-venv: constraints.txt
@@ -138,6 +169,16 @@ $(VENV)/.stamp-browser: | $(VENV)/.stamp-venv
 	@touch $@
 
 $(VENV)/.stamp-lint: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
-	@echo 'installing ruff and mypy ...'
+	@echo 'installing ruff, mypy and other checkers ...'
 	@$(PIP) --group lint
+	@touch $@
+
+$(VENV)/.stamp-dist: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	@echo 'installing build and twine ...'
+	@$(PIP) --group dist
+	@touch $@
+
+node_modules/.stamp: package.json
+	@echo 'installing biome ...'
+	@npm install --silent
 	@touch $@
