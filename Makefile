@@ -54,7 +54,7 @@ test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 coverage: $(VENV)/.stamp-test $(VENV)/.stamp-browser
-	@mkdir -p build/coverage
+	@rm -rf build/coverage && mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
 		--cov --cov-report=term --cov-report=html --cov-report=xml
 

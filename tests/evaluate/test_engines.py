@@ -63,6 +63,7 @@ def test_the_number_of_workers_makes_no_difference(classifier, tmp_path, edges):
     assert evaluate(classifier, TEXTS, workers=1, store=store, **options) == one
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc, which is Linux's")
 def test_workers_end_with_the_evaluation(classifier):
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = children.read_text()
