@@ -49,11 +49,6 @@ def text() -> str:
     return Path(__file__).with_name("text.txt").read_text(encoding="utf-8")
 
 
-def is_causal(kind: str) -> bool:
-    """Return whether a position of this kind of attention sees only earlier positions."""
-    return kind in ("causal", "decoder")
-
-
 def installed(kind: str) -> bool:
     """Return whether the model of a kind is installed; synthetic kinds have none."""
     return kind not in _MODELS or find_spec(_MODELS[kind][0]) is not None

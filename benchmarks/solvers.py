@@ -112,7 +112,7 @@ class Case:
         self.kind, self.tokens, self.seed = kind, tokens, seed
         self.attention = inputs.attention(kind, tokens, seed)
         self.graph = attnflow.AttentionGraph(self.attention)
-        causal = inputs.is_causal(kind)
+        causal = kind in ("causal", "decoder")
         self.position = tokens - 1 if causal else 0
         self.sampled = list(range(tokens))
         if tokens > _ALL_TOKENS:
@@ -131,10 +131,6 @@ class Case:
             len(self.pairs), size=min(len(self.pairs), size), replace=False
         )
         return [self.pairs[i] for i in chosen]
-
-    def edges(self, layer: int) -> int:
-        """Return how many edges of layers 1 to `layer` have a positive capacity."""
-        return int(np.count_nonzero(self.graph.units[:layer]))
 
     def flow(
         self, layer: int, positions: list[int] | None, tokens: list[int] | None, threads: int | None
@@ -259,7 +255,6 @@ class _Suite:
         many = self._best_of(lambda: case.flow(layer, None, case.sampled, 1))
         one = self._best_of(lambda: case.flow(layer, [case.position], None, 1))
         return {
-            "edges": case.edges(layer),
             "sampled": len(case.sampled),
             "many_seconds": many,
             "many_per_pair_seconds": many / len(case.pairs),
@@ -298,7 +293,9 @@ class _Suite:
             return {**record, "status": "failed", "reason": answers.error}
         if not answers.given:
             return {**record, "status": "stopped", "reason": f"stopped at {answers.stopped:g} s"}
-        building = sum(answer.prepared for answer in answers.given) / len(answers.given)
+        building = None
+        if self.solvers[name].prepare is not Solver.prepare:
+            building = sum(answer.prepared for answer in answers.given) / len(answers.given)
         return {
             **record,
             "status": "measured",
@@ -378,8 +375,9 @@ class _Suite:
         """Time a whole explanation of a text, as a user calls it, against the forward pass."""
         explainer = inputs.load("real")
         (text,) = inputs.texts(explainer.tokenizer, n, 1)
-        forward = self._best_of(_forward_pass(n))
-        record = {"forward_seconds": forward}
+        with inputs.torch_threads(None) as threads:
+            forward = self._best_of(_forward_pass(n))
+        record = {"threads": threads, "forward_seconds": forward}
         for method in ("raw", "rollout", "flow"):
             seconds = self._best_of(partial(explainer.explain, text, method=method))
             record[f"{method}_seconds"] = seconds
@@ -394,14 +392,15 @@ class _Suite:
         )
         return {
             "one_thread_seconds": one,
-            "threads": threads,
             "several_seconds": several,
+            "threads": threads,
             "one_over_several": one / several,
         }
 
     def _memory(self, kind: str, n: int, layer: int, threads: int) -> Record:
         case = self._case_of(kind, n)
-        weights, edges = np.asarray(case.graph.attention), case.edges(layer)
+        weights = np.asarray(case.graph.attention)
+        edges = int(np.count_nonzero(case.graph.units[:layer]))
         peak = in_fresh_process(_peak_memory, weights, layer, case.sampled, threads)
         per_edge = None if peak is None else peak / edges
         return {"edges": edges, "peak_bytes": peak, "bytes_per_edge": per_edge}
