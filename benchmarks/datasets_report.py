@@ -14,11 +14,15 @@ def tables(document: Record) -> dict[str, list[Record]]:
     Args:
         document: The results of a run.
     """
+    engines = rows(document, "whole", "engine")
+    for row in engines:
+        local = document["measurements"].get("whole/local", row)
+        row["over_local_seconds"] = row["run_seconds"] - local["run_seconds"]
     return {
         "texts_per_second": _ratios(document, "texts_per_second"),
         "targets": list(_targets(document)),
         "texts_per_cpu_second": _ratios(document, "texts_per_cpu_second"),
-        "engines": rows(document, "whole", "engine"),
+        "engines": engines,
         "memory": [
             {name: value for name, value in row.items() if name != "samples"}
             for row in rows(document, "memory", "engine")
