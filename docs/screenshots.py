@@ -38,7 +38,7 @@ def main() -> None:
     verb = Explainer.from_pretrained(checkpoint())
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
     sentence = verb.explain(SENTENCE, keep_heads=True)
-    story = Path(__file__).parents[1] / "src" / "attnflow" / "bench" / "text.txt"
+    story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
     pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
         ("flow-light", sentence, {}, []),
         ("raw-light", sentence, {}, ["[data-method-choice=raw]"]),

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import attnflow
-from attnflow.cli import COMMANDS, bench, main
+from attnflow.cli import COMMANDS, main, serve
 
 
 def test_the_module_runs_as_the_program_does():
@@ -29,15 +29,15 @@ def test_a_missing_or_unknown_command_lists_the_valid_ones(capsys):
         with pytest.raises(SystemExit) as exit_info:
             main(argv)
         assert exit_info.value.code == 2
-    assert "bench" in capsys.readouterr().err
+    assert "serve" in capsys.readouterr().err
 
 
 def test_an_error_of_attnflow_is_one_line_and_no_traceback(monkeypatch, capsys):
     def fail(args):
         raise attnflow.OptionError("layer is 9, but there are 3 layers")
 
-    monkeypatch.setattr(bench, "run", fail)
-    assert main(["bench"]) == 1
+    monkeypatch.setattr(serve, "run", fail)
+    assert main(["serve"]) == 1
     assert capsys.readouterr().err == "attnflow: error: layer is 9, but there are 3 layers\n"
 
 
@@ -45,6 +45,6 @@ def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
     def interrupt(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "run", interrupt)
-    assert main(["bench"]) == 130
+    monkeypatch.setattr(serve, "run", interrupt)
+    assert main(["serve"]) == 130
     assert capsys.readouterr().err == "attnflow: interrupted\n"

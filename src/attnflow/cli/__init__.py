@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from attnflow import __version__
-from attnflow.cli import bench, evaluate, explain, paper, run, serve, view
+from attnflow.cli import evaluate, explain, paper, run, serve, view
 from attnflow.errors import AttnflowError
 
 __all__ = ["main"]
@@ -17,7 +17,6 @@ COMMANDS = {
     "serve": serve,
     "evaluate": evaluate,
     "paper": paper,
-    "bench": bench,
 }
 
 
