@@ -65,7 +65,6 @@ ROOT_IMPORTS = {
     "attnflow.dataset.runner",
     "attnflow.evaluate.run",
     "attnflow.evaluate.stored",
-    "attnflow.serve.openapi",
 }
 
 
