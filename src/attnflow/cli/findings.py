@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import OptionError
-from attnflow.evaluate.evaluation import _defined
 from attnflow.evaluate.texts import read_texts
 from attnflow.files import write_whole
+from attnflow.formats import without_nan
 from attnflow.models.verb_number import checkpoint
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _given(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any]
 
 def _json(found: dict[str, Any]) -> str:
     # Some numbers, such as the interval of a single text, are not defined.
-    return json.dumps(_defined(found), allow_nan=False, indent=1)
+    return json.dumps(without_nan(found), allow_nan=False, indent=1)
 
 
 def _saturation_figure(found: dict[str, Any]) -> Any:

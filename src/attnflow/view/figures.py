@@ -30,7 +30,6 @@ __all__ = [
     "heat_map",
     "image_overlay",
     "layer_map",
-    "render",
     "token_bars",
 ]
 
@@ -549,23 +548,6 @@ def add_colour_bar(
     _few_ticks(bar.ax.yaxis if bar.orientation == "vertical" else bar.ax.xaxis)
     bar.set_label(text, size=theme.SMALL_SIZE, color=theme.INK, family=[theme.FONT])
     return bar
-
-
-def render(explanation: Explanation, ending: str) -> bytes:
-    """Return the figure of an explanation as a file's content.
-
-    Args:
-        explanation: The explanation.
-        ending: ".png", ".svg" or ".pdf".
-
-    Returns:
-        The content.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
-    figure, _ = heat_map(explanation)
-    return theme.content(figure, ending)
 
 
 # ---- What the figures share ----------------------------------------------------------------------
