@@ -5,7 +5,6 @@ and position that are chosen are the same on both sides: a click is seen by Pyth
 sets is shown.
 """
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from attnflow.explanation import Explanation
 from attnflow.options import METHODS, Options
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
-from attnflow.view.page import data, inlined, script, style
+from attnflow.view.document import inlined
+from attnflow.view.notebook import inline_html
+from attnflow.view.page import data, script, style
 
 try:
     import anywidget
@@ -86,7 +87,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
     """
 
-    _esm = script() + inlined(files(__package__).joinpath("widget.js").read_text(encoding="utf-8"))
+    _esm = script() + inlined("widget.js")
 
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)
@@ -208,7 +209,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
             return None
         # Where no script runs, the front end takes the next best.
         bundle, metadata = made
-        return {**bundle, "text/html": self.chosen()._repr_html_()}, metadata
+        return {**bundle, "text/html": inline_html(self.chosen())}, metadata
 
 
 def _is_integer(value: Any) -> bool:
