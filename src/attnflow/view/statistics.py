@@ -27,7 +27,7 @@ def report(statistics: Statistics) -> Report:
     """
     options = statistics.options
     layer = "the last layer" if options["layer"] == -1 else f"layer {options['layer']}"
-    units = "words" if options["words"] else "tokens"
+    units = options.get("units") or ("words" if options["words"] else "tokens")
     headline = (
         f"{statistics.data}: {counted(statistics.count)}, {options['method']} of {units} in "
         f"{layer}, edges {spaced(options['edges'])}, {statistics.model}"

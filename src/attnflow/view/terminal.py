@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from attnflow.explanation import Explanation
-from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading
+from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading, title
 from attnflow.view.pieces import labels, pieces, shades
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
 from attnflow.view.text import cells, encodable, shorten, visible, wrap
@@ -104,11 +104,11 @@ def render(
             background, foreground = colours(shade)
             text.append(content, Style(color=foreground, bgcolor=background, bold=shade >= 0.5))
     canvas = Style(color="#ffffff", bgcolor=colours(0.0)[0])
-    title = Text.assemble(
+    heading = Text.assemble(
         (METHOD_NAMES[explanation.method], "bold"), "  ", shown(headline(explanation), "dim")
     )
     lines: list[Any] = [
-        indented(title),
+        indented(heading),
         Text(),
         Padding(text, (1 if margin else 0, margin), style=canvas),
         Text(),
@@ -159,7 +159,7 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
     chart = _chart(explanation, room, encoding, cells)
     bars = [f"{margin}{row.label}{row.gap}{row.number}  {row.bar}".rstrip() for row in chart.rows]
     blocks = [
-        paragraph(f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"),
+        paragraph(title(explanation)),
         paragraph("".join(piece.text for piece in pieces(explanation)), line_breaks=True),
         bars + [line for remark in chart.remarks for line in paragraph(remark)],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
