@@ -5,9 +5,10 @@ of these numbers: correlations are bounded, skewed and full of ties, so a normal
 describes them badly.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,6 @@ __all__ = ["Means", "bootstrap_interval", "holm", "sign_flip_test", "tested"]
 
 # Resamples are drawn in blocks of about this many numbers, to bound the memory.
 _BLOCK = 4_000_000
-
-_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Means:
     texts: int
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], options: Mapping[str, Any]) -> "Means":
+    def of(cls, values: NDArray[np.float64], options: Mapping[str, Any]) -> Means:
         """Compute the means of an array.
 
         Args:
@@ -160,6 +159,9 @@ def bootstrap_interval(
 
 def _bca(values: NDArray[np.float64], means: NDArray[np.float64], level: float) -> list[float]:
     """Return the interval of the mean of values, given sorted means of resamples."""
+    from statistics import NormalDist  # slow to import
+
+    normal = NormalDist()
     centre = float(values.mean())
     away = values - centre
     spread = float(away @ away)
@@ -168,12 +170,12 @@ def _bca(values: NDArray[np.float64], means: NDArray[np.float64], level: float) 
         return [centre, centre]
     below = np.searchsorted(means, centre, "left") + np.searchsorted(means, centre, "right")
     share = np.clip(below / (2 * len(means)), 0.5 / len(means), 1 - 0.5 / len(means))
-    bias = _NORMAL.inv_cdf(float(share))
+    bias = normal.inv_cdf(float(share))
     acceleration = float((away**3).sum()) / (6 * spread**1.5)
     ends = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        shifted = bias + _NORMAL.inv_cdf(tail)
-        place = _NORMAL.cdf(bias + shifted / (1 - acceleration * shifted))
+        shifted = bias + normal.inv_cdf(tail)
+        place = normal.cdf(bias + shifted / (1 - acceleration * shifted))
         ends.append(float(np.quantile(means, place)))
     return ends
 

@@ -12,7 +12,6 @@ import re
 import unicodedata
 from functools import cache
 from html import escape
-from importlib.resources import files
 from string import Template
 from typing import Any
 
@@ -29,6 +28,8 @@ def asset(name: str) -> str:
     Returns:
         Its content.
     """
+    from importlib.resources import files  # slow to import
+
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,6 +1,5 @@
 """Results as JSON and CSV."""
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
@@ -106,6 +105,8 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
         >>> csv_text(["layer", "special", "mean"], [(1, True, float("nan"))])
         'layer,special,mean\r\n1,true,\r\n'
     """
+    import csv
+
     content = io.StringIO()
     writer = csv.writer(content)
     writer.writerow(names)
