@@ -9,13 +9,13 @@ writer of an ending takes the result and returns the content of the file.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnflow.errors import OptionError
 from attnflow.files import write_whole
 
-__all__ = ["check_path", "endings", "register", "render", "save"]
+__all__ = ["check_path", "endings", "register", "render", "save", "without_nan"]
 
 _WRITERS: dict[tuple[type, str], Callable[..., Any]] = {}
 
@@ -117,3 +117,23 @@ def _ending(path: str | os.PathLike[str], accepted: Sequence[str], name: str) ->
     if ending not in accepted:
         raise OptionError(f"{name} must end in {' or '.join(accepted)}, got {given!r}")
     return ending
+
+
+def without_nan(value: Any) -> Any:
+    """Return a value for JSON, which has no NaN: None stands for it.
+
+    Args:
+        value: Dictionaries, lists, tuples, strings and numbers, nested in any way.
+
+    Returns:
+        The same with None for every NaN, and lists for tuples.
+
+    Example:
+        >>> without_nan({"mean": float("nan"), "ci": (0.5, 1.0)})
+        {'mean': None, 'ci': [0.5, 1.0]}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_nan(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and value != value else value

@@ -16,7 +16,7 @@ from attnflow.cli import main
 from attnflow.errors import DataError, OptionError
 from attnflow.evaluate import Evaluation, evaluate
 from attnflow.evaluate.texts import read_texts
-from attnflow.view.evaluation import render_plain, show
+from attnflow.view.evaluation import report
 from tests.support import evaluation as evaluation_models
 from tests.support.evaluation import TEXTS
 
@@ -246,7 +246,7 @@ def test_a_terminal_gets_a_table_no_wider_than_it_is(evaluation, monkeypatch, wi
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     terminal = Terminal()
-    show(evaluation, terminal)
+    evaluation.show(terminal)
     out = terminal.getvalue()
     assert "\x1b[1" in out
     plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
@@ -261,12 +261,12 @@ def test_no_color_leaves_the_colours_out(evaluation, monkeypatch):
     for value, expected in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", value)
         terminal = Terminal()
-        show(evaluation, terminal)
+        evaluation.show(terminal)
         assert bool(coloured.search(terminal.getvalue())) == expected
 
 
 def test_plain_text_is_divided_where_it_is_narrow_and_keeps_to_its_encoding(evaluation):
-    text = render_plain(evaluation, width=30, encoding="ascii")
+    text = report(evaluation).plain(30, "ascii")
     assert "(continued)" in text
     assert "+-" in text
     text.encode("ascii")
@@ -275,7 +275,7 @@ def test_plain_text_is_divided_where_it_is_narrow_and_keeps_to_its_encoding(eval
 
 def test_tests_that_cannot_succeed_are_called_so(evaluation):
     # Of four texts there are 16 ways to flip the signs, and 36 tests.
-    text = " ".join(render_plain(evaluation).split())
+    text = " ".join(report(evaluation).plain().split())
     assert re.search("difference between two methods.*significant", text)
     assert re.search("difference from baselines.*significant", text)
     assert "more texts" in text
@@ -285,14 +285,14 @@ def test_only_families_that_are_too_large_are_called_hopeless(decoder):
     # Of eight texts there are 256 ways to flip the signs; 4 tests of receptive fields can succeed,
     # and 40 against baselines cannot.
     found = evaluate(decoder, TEXTS, receptive_field=(False, True), samples=100)
-    text = " ".join(render_plain(found).split())
+    text = " ".join(report(found).plain().split())
     assert re.search("difference from baselines.*significant", text)
     assert "between two receptive fields" not in text
 
 
 def test_without_special_tokens_there_is_one_table(decoder):
     found = evaluate(decoder, TEXTS[:3], samples=100, permutations=99)
-    text = render_plain(found)
+    text = report(found).plain()
     assert len(re.findall(r"^\S.*blank out", text, re.M)) == 1
 
 

@@ -435,7 +435,7 @@ def test_tables_have_a_row_for_each_mean_or_each_text(evaluation, tmp_path):
 
 
 def test_an_evaluation_cannot_be_changed(evaluation):
-    with pytest.raises(AttributeError, match="immutable"):
+    with pytest.raises(AttributeError, match="model"):
         evaluation.model = "other"
     with pytest.raises(ValueError, match="read-only"):
         evaluation.correlations[0] = 0

@@ -418,7 +418,7 @@ def test_the_command_prints_tables_and_saves_files(command, tmp_path, capsys):
     lines = captured.out.splitlines()
     assert re.search("6 texts.*rollout.*last layer", lines[0])
     assert any("blank out" in line for line in lines)
-    assert "What scores highest on average" in lines
+    assert "Tokens with the highest mean scores" in lines
     assert any(line.startswith("special share") for line in lines)
     assert not any(line.startswith("saturation") for line in lines)
     assert any(line.startswith("1 text ") for line in lines)

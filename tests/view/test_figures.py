@@ -262,7 +262,7 @@ def test_a_graph_draws_the_heaviest_edges_and_nothing_that_weighs_nothing():
 
 def test_a_traced_position_gives_all_of_it_to_each_layer():
     weights = graph(FIVE, layers=3)
-    traced = figures._traced(weights, 2)
+    traced = figures.traced(weights, 2)
     np.testing.assert_allclose(traced.sum(axis=(1, 2)), 1.0)
     # What arrives at the input is attention rollout, without a residual.
     expected = (weights[2] @ weights[1] @ weights[0])[2]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from attnflow.cli import options as shared
 from attnflow.dataset.store import MANIFEST
 from attnflow.errors import DataError, ModelError, OptionError, TextError
-from attnflow.evaluate.evaluation import Skipped, check_path
+from attnflow.evaluate.evaluation import Skipped
 from attnflow.evaluate.texts import FORMATS, Text, read_texts
+from attnflow.formats import check_path
 from attnflow.importance import REFERENCES
 from attnflow.options import EDGES, OPTIONS
 
@@ -368,17 +369,12 @@ def _give(evaluation: "Evaluation | Statistics", args: argparse.Namespace) -> No
                 raise OptionError(f"{path} cannot be written: {error.strerror}") from error
     from attnflow.evaluate.statistics import Statistics
 
-    if isinstance(evaluation, Statistics):
-        if args.json:
-            _print(evaluation.to_dict())
-        else:
-            evaluation.show()
-    elif args.json:
-        _print(evaluation.to_dict(per_text=False))
+    if not args.json:
+        evaluation.show()
+    elif isinstance(evaluation, Statistics):
+        _print(evaluation.to_dict())
     else:
-        from attnflow.view.evaluation import show
-
-        show(evaluation)
+        _print(evaluation.to_dict(per_text=False))
     for path in (args.csv, args.plot, args.output):
         if path is not None:
             print(f"saved {path}", file=sys.stderr)

@@ -1,21 +1,21 @@
-"""``attnflow paper saturation``, ``heads`` and ``script3``: what the paper leaves open."""
+"""``attnflow paper saturation``, ``heads`` and ``script3``: measurements beyond the paper's own."""
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnflow.errors import OptionError
-from attnflow.evaluate.evaluation import _defined
 from attnflow.evaluate.texts import read_texts
 from attnflow.files import write_whole
+from attnflow.formats import check_path, without_nan
 from attnflow.models.verb_number import checkpoint
-
-if TYPE_CHECKING:
-    from attnflow.models import Explainer
+from attnflow.view import theme
+from attnflow.view.figures import correlation_over_layers
+from attnflow.view.tables import Report, Table
 
 __all__ = [
     "add_heads",
@@ -26,7 +26,7 @@ __all__ = [
     "run_script3",
 ]
 
-ENDINGS = (".json", ".png", ".svg", ".pdf")
+ENDINGS = (".json", *theme.ENDINGS)
 METHODS = ("raw", "rollout", "flow")
 
 Progress = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
@@ -49,108 +49,30 @@ def add_script3(parser: argparse.ArgumentParser) -> None:
 
 def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
     """Measure from which layer on flow no longer depends on the position."""
-    explainer, texts = _ready(args)
     from attnflow.paper.findings import saturation_by_layer
 
-    with progress("saturation") as show:
-        found = saturation_by_layer(explainer, texts, progress=show)
-    if _given(args, found, _saturation_figure):
-        return 0
-    print(f"{found['count']:,} texts, means over texts; {explainer.name}")
-    print(f"{'layer':>5}  {'pairs saturated':>15}  {'of the position':>15}  {'spread':>7}")
-    rows = zip(found["pairs"], found["position"], found["spread"], strict=True)
-    for layer, (pairs, position, spread) in enumerate(rows, start=1):
-        print(f"{layer:>5}  {pairs:>15.1%}  {position:>15.1%}  {spread:>7.3f}")
-    print("spread: how much the flows of one token differ between positions; 0 is not at all")
-    return 0
+    return _run(args, progress, saturation_by_layer, _saturation_report, _saturation_figure)
 
 
 def run_heads(args: argparse.Namespace, progress: Progress) -> int:
-    """Measure how far every single head agrees with blank-out."""
-    explainer, texts = _ready(args)
+    """Measure how far each head agrees with blank-out."""
     from attnflow.paper.findings import heads
 
-    with progress("heads") as show:
-        found = heads(explainer, texts, progress=show)
-    if _given(args, found, _heads_figure):
-        return 0
-    print(f"{found['count']:,} texts; mean Spearman correlation with blank-out; {explainer.name}")
-    for method in METHODS:
-        layers = found[method]
-        print(f"\n{method}")
-        names = [*(f"head {head}" for head in range(len(layers[0]))), "mean of heads"]
-        print("layer" + "".join(f"{name:>{len(name) + 3}}" for name in names))
-        for layer, row in enumerate(layers, start=1):
-            cells = [*row, found["fused"][method][layer - 1]]
-            print(
-                f"{layer:>5}"
-                + "".join(
-                    f"{cell['mean']:>{len(name) + 3}.2f}"
-                    for name, cell in zip(names, cells, strict=True)
-                )
-            )
-        for line in _surer(layers):
-            print(line)
-    return 0
+    return _run(args, progress, heads, _heads_report, _heads_figure)
 
 
 def run_script3(args: argparse.Namespace, progress: Progress) -> int:
-    """Make Table 3 as the authors' script does, and change that one thing at a time."""
-    explainer, texts = _ready(args)
-    from attnflow.paper.script import REFERENCES, VARIANTS, as_scripted
-    from attnflow.paper.tables import TABLES
+    """Compute Table 3 as the authors' script does, and with one change at a time."""
+    from attnflow.paper.script import as_scripted
 
-    with progress("script") as show:
-        found = as_scripted(explainer, texts, progress=show)
-    if _given(args, found, _script3_figure):
-        return 0
-    print(f"{found['count']:,} texts; mean Spearman correlation with gradients; {explainer.name}")
-    scores = {"all": "largest of all positions", "cls": "of CLS"}
-    gradients = {
-        "script": "sum, as in the script",
-        "sum": "sum, ties ranked properly",
-        "norm": "norm",
-    }
-    layers = [layer for layer in TABLES[3].layers if layer <= len(found["all"]["script"]["raw"])]
-    for variant in VARIANTS:
-        for reference in REFERENCES:
-            print(f"\nscores: {scores[variant]}; gradient: {gradients[reference]}")
-            print(f"{'':7}" + "".join(f"{f'L{layer}':>15}" for layer in layers))
-            for method in METHODS:
-                cells = [found[variant][reference][method][layer - 1] for layer in layers]
-                shown = [f"{cell['mean']:.2f} ± {cell['std']:.2f}" for cell in cells]
-                print(f"{method:7}" + "".join(f"{text:>15}" for text in shown))
-    print(f"\nThe sum is {found['share']:.1e} of the norm of the same gradient: rounding.")
-    return 0
+    return _run(args, progress, as_scripted, _script3_report, _script3_figure)
 
 
-def _surer(layers: list[list[dict[str, Any]]]) -> list[str]:
-    """Say which heads agree better than the mean of their layer's heads, and how many worse."""
-    sure = [
-        (layer, head, cell)
-        for layer, row in enumerate(layers, start=1)
-        for head, cell in enumerate(row)
-        if cell["p_holm"] <= 0.05
-    ]
-    better = sorted(
-        (one for one in sure if one[2]["difference"] > 0), key=lambda one: -one[2]["difference"]
-    )
-    worse = len(sure) - len(better)
-    count = sum(len(row) for row in layers)
-    lines = [
-        f"better than the mean of their layer's heads (p <= .05 after Holm's correction): "
-        f"{len(better)} of {count}; worse: {worse}"
-    ]
-    for layer, head, cell in better:
-        low, high = cell["difference_ci"]
-        lines.append(
-            f"  layer {layer} head {head}: {cell['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
-        )
-    return lines
+# ---- Options -------------------------------------------------------------------------------------
 
 
 def _add(parser: argparse.ArgumentParser, limit: int, *, needed: str | None = None) -> None:
-    """Add the options that all have; `needed` describes a model that has to be given."""
+    """Add the options of all three. `needed` describes a model that must be given."""
     usual = "any text model (default: the one that ships with attnflow)"
     parser.add_argument("--model", required=needed is not None, help=needed or usual)
     parser.add_argument(
@@ -167,68 +89,107 @@ def _add(parser: argparse.ArgumentParser, limit: int, *, needed: str | None = No
     )
 
 
-def _ready(args: argparse.Namespace) -> tuple["Explainer", Sequence[str]]:
-    """Check the options, read the texts and load the model, in this order."""
+def _run(
+    args: argparse.Namespace,
+    progress: Progress,
+    measure: Callable[..., dict[str, Any]],
+    report: Callable[[dict[str, Any], str], Report],
+    draw: Callable[[dict[str, Any]], Any],
+) -> int:
+    """Check the options, read the texts, load the model, measure, and give the result."""
     if args.limit < 1:
         raise OptionError(f"--limit is {args.limit}; expected 1 or more")
-    if args.output is not None and args.output.suffix.lower() not in ENDINGS:
-        raise OptionError(f"--output must end in {' or '.join(ENDINGS)}, got {str(args.output)!r}")
-    if args.output is not None and not args.output.absolute().parent.is_dir():
-        raise OptionError(f"{args.output} cannot be written: there is no such folder")
+    if args.output is not None:
+        check_path(args.output, ENDINGS, "--output")
     if not args.data.is_file():
         raise OptionError(f"--data {args.data} is not a file")
 
     def fault(number: int, reason: str) -> None:
         print(f"attnflow: {args.data}, line {number}: {reason} (skipped)", file=sys.stderr)
 
-    found = read_texts(args.data, text_column=args.text_column, limit=args.limit, on_fault=fault)
-    texts = [text.text for text in found]
+    read = read_texts(args.data, text_column=args.text_column, limit=args.limit, on_fault=fault)
+    texts = [text.text for text in read]
     from attnflow.models import Explainer
 
-    return Explainer.from_pretrained(args.model or checkpoint(), device=args.device), texts
-
-
-def _given(args: argparse.Namespace, found: dict[str, Any], draw: Callable[[Any], Any]) -> bool:
-    """Save what was found, and print JSON, as asked for; return whether JSON was printed."""
+    explainer = Explainer.from_pretrained(args.model or checkpoint(), device=args.device)
+    with progress(measure.__name__.replace("_", " ")) as show:
+        found = measure(explainer, texts, progress=show)
+    # Some numbers, such as the interval of a single text, are not defined.
+    content = json.dumps(without_nan(found), allow_nan=False, indent=1)
     if args.output is not None:
         ending = args.output.suffix.lower()
-        if ending == ".json":
-            write_whole(args.output, _json(found) + "\n")
-        else:
-            from attnflow.view import theme
-
-            write_whole(args.output, theme.content(draw(found), ending))
+        saved = content + "\n" if ending == ".json" else theme.content(draw(found), ending)
+        write_whole(args.output, saved)
         print(f"saved {args.output}", file=sys.stderr)
     if args.json:
-        print(_json(found))
-    return bool(args.json)
+        print(content)
+    else:
+        report(found, explainer.name).show()
+    return 0
 
 
-def _json(found: dict[str, Any]) -> str:
-    # Some numbers, such as the interval of a single text, are not defined.
-    return json.dumps(_defined(found), allow_nan=False, indent=1)
+# ---- Saturation ----------------------------------------------------------------------------------
+
+
+def _saturation_report(found: dict[str, Any], model: str) -> Report:
+    measured = zip(found["pairs"], found["position"], found["spread"], strict=True)
+    table = Table(
+        "How much of the flow is saturated",
+        ["layer", "pairs saturated", "of the position", "spread"],
+        [
+            [str(layer), f"{pairs:.1%}", f"{position:.1%}", f"{spread:.3f}"]
+            for layer, (pairs, position, spread) in enumerate(measured, start=1)
+        ],
+        left=0,
+    )
+    note = "spread: how much the flows to one token differ between positions; 0 is not at all"
+    return Report(f"{found['count']:,} texts, means over texts; {model}", [table], [note])
 
 
 def _saturation_figure(found: dict[str, Any]) -> Any:
-    from attnflow.view.figures import correlation_over_layers
-
     curves = {"saturated pairs": found["pairs"], "spread of flow": found["spread"]}
-    figure, _ = correlation_over_layers(curves, ylabel="share of pairs; relative spread")
-    return figure
+    return correlation_over_layers(curves, ylabel="share of pairs; relative spread")[0]
 
 
-def _script3_figure(found: dict[str, Any]) -> Any:
-    from attnflow.view.figures import correlation_over_layers
+# ---- Heads ---------------------------------------------------------------------------------------
 
-    script = found["all"]["script"]
-    curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
-    figure, _ = correlation_over_layers(curves)
-    return figure
+
+def _heads_report(found: dict[str, Any], model: str) -> Report:
+    tables = []
+    for method in METHODS:
+        layers, fused = found[method], found["fused"][method]
+        names = ["layer", *(f"head {head}" for head in range(len(layers[0]))), "mean of heads"]
+        rows = [
+            [str(number), *(f"{cell['mean']:.2f}" for cell in (*row, fused[number - 1]))]
+            for number, row in enumerate(layers, start=1)
+        ]
+        tables.append(Table(method, names, rows, _significant(layers)))
+    headline = f"{found['count']:,} texts; mean Spearman correlation with blank-out; {model}"
+    return Report(headline, tables, [])
+
+
+def _significant(layers: list[list[dict[str, Any]]]) -> list[str]:
+    """List the heads that agree better than the mean of their layer, and count the worse."""
+    found = [
+        (layer, head, cell)
+        for layer, row in enumerate(layers, start=1)
+        for head, cell in enumerate(row)
+        if cell["p_holm"] <= 0.05
+    ]
+    better = [item for item in found if item[2]["difference"] > 0]
+    lines = [
+        "better than the mean of their layer's heads (p <= .05 after Holm's correction): "
+        f"{len(better)} of {sum(map(len, layers))}; worse: {len(found) - len(better)}"
+    ]
+    for layer, head, cell in sorted(better, key=lambda item: -item[2]["difference"]):
+        low, high = cell["difference_ci"]
+        lines.append(
+            f"  layer {layer} head {head}: {cell['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
+        )
+    return lines
 
 
 def _heads_figure(found: dict[str, Any]) -> Any:
-    from attnflow.view import theme
-
     layers, count = len(found["raw"]), len(found["raw"][0]) + 1
     figure = theme.new_figure(min(11.0, 1.4 + 1.05 * count), 0.9 + 0.3 * layers)
     for ax, method in zip(figure.subplots(1, 3, sharey=True), METHODS, strict=True):
@@ -236,23 +197,55 @@ def _heads_figure(found: dict[str, Any]) -> Any:
             [cell["mean"] for cell in (*row, fused)]
             for row, fused in zip(found[method], found["fused"][method], strict=True)
         ]
-        # Red and blue of equal lightness would be one grey: this scale is dark at +1, light at -1.
+        # A scale of red and blue would be one grey in print. This one is dark at +1, light at -1.
         image = ax.imshow(means, cmap=theme.scale(), vmin=-1, vmax=1, origin="lower", aspect="auto")
         theme.dress(ax)
         theme.set_title(ax, method)
         ax.axvline(count - 1.5, color="white", linewidth=2.0)
-        names = [*(str(head) for head in range(count - 1)), "all"]
-        theme.set_ticks(ax.xaxis, range(count), names)
+        theme.set_ticks(ax.xaxis, range(count), [*map(str, range(count - 1)), "all"])
         theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
         theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
-        for row in range(layers):
-            for head in range(count):
-                share = (means[row][head] + 1) / 2
+        for row, numbers in enumerate(means):
+            for head, mean in enumerate(numbers):
                 text = ax.text(head, row, " ", ha="center", va="center")
-                # A zero has no sign to a reader.
-                digits = f"{round(means[row][head], 2) + 0.0:.2f}".replace("0.", ".")
-                theme.put_text(text, digits, 5.5, color=theme.readable(share))
+                # Zero is written without a sign.
+                digits = f"{round(mean, 2) + 0.0:.2f}".replace("0.", ".")
+                theme.put_text(text, digits, 5.5, color=theme.readable((mean + 1) / 2))
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.9, aspect=20, pad=0.01)
     bar.ax.tick_params(labelsize=theme.SMALL_SIZE, length=2)
     theme.put_text(bar.ax.yaxis.label, "mean Spearman correlation", theme.SMALL_SIZE)
     return figure
+
+
+# ---- The authors' script -------------------------------------------------------------------------
+
+
+def _script3_report(found: dict[str, Any], model: str) -> Report:
+    from attnflow.paper.tables import TABLES
+
+    scores = {"all": "largest of all positions", "cls": "of CLS"}
+    gradients = {
+        "script": "sum, as in the script",
+        "sum": "sum, ties ranked properly",
+        "norm": "norm",
+    }
+    layers = [layer for layer in TABLES[3].layers if layer <= len(found["all"]["script"]["raw"])]
+    tables = []
+    for variant, of in scores.items():
+        for reference, gradient in gradients.items():
+            rows = []
+            for method in METHODS:
+                cells = [found[variant][reference][method][layer - 1] for layer in layers]
+                shown = (f"{cell['mean']:.2f} \u00b1 {cell['std']:.2f}" for cell in cells)
+                rows.append([method, *shown])
+            columns = ["", *(f"L{layer}" for layer in layers)]
+            tables.append(Table(f"scores: {of}; gradient: {gradient}", columns, rows))
+    headline = f"{found['count']:,} texts; mean Spearman correlation with gradients; {model}"
+    note = f"The sum is {found['share']:.1e} of the norm of the same gradient: rounding."
+    return Report(headline, tables, [note])
+
+
+def _script3_figure(found: dict[str, Any]) -> Any:
+    script = found["all"]["script"]
+    curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
+    return correlation_over_layers(curves)[0]

@@ -1,4 +1,4 @@
-"""``attnflow view``: a saved explanation, or a data set of them, as a page in the browser."""
+"""``attnflow view``: show a saved explanation, or a data set of them, in the browser."""
 
 import argparse
 import os
@@ -36,9 +36,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "view",
         help="show a saved explanation, or a data set of them, in the browser",
         description=(
-            "Make the page of a saved explanation, or one that browses the output of attnflow run, "
-            "and open it in the browser if there is one. The page is one file, which needs neither "
-            "a network nor a server."
+            "Write the page of a saved explanation, or a page that browses the output of attnflow "
+            "run, and open it in the browser if there is one. The page is one file and needs "
+            "neither a network nor a server."
         ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,31 +46,31 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "file",
         type=Path,
-        help="what Explanation.save wrote to a .json file, or the output folder of attnflow run",
+        help="a .json file that Explanation.save wrote, or the output folder of attnflow run",
     )
     parser.add_argument(
-        "--output", type=Path, help="the page, an .html file (default: a temporary file)"
+        "--output", type=Path, help="the .html file to write (default: a temporary file)"
     )
-    parser.add_argument("--no-open", action="store_true", help="make the page and do not open it")
+    parser.add_argument("--no-open", action="store_true", help="do not open the page")
     folder = parser.add_argument_group("the output of attnflow run")
     folder.add_argument(
         "--limit",
         type=int,
         metavar="N",
-        help=f"how many rows to show at most (default: {MOST_ROWS:,})",
+        help=f"the largest number of rows to show (default: {MOST_ROWS:,})",
     )
     folder.add_argument(
-        "--shuffle", type=int, metavar="SEED", help="take rows at random, not the first"
+        "--shuffle", type=int, metavar="SEED", help="take a random sample, not the first rows"
     )
     folder.add_argument(
         "--pages",
         type=int,
         metavar="N",
-        help="how many rows open with every method, layer and position, where attentions were kept "
+        help="how many rows open with every method, layer and position, if attentions were kept "
         f"(default: {MOST_PAGES})",
     )
     folder.add_argument(
-        "--row", type=int, metavar="N", help="the page of this row alone, of its kept attention"
+        "--row", type=int, metavar="N", help="the page of this one row, from its kept attention"
     )
 
 
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace) -> int:
         The exit status, 0.
 
     Raises:
-        OptionError: If the file is not a saved explanation, the folder not the output of a run, or
-            the page cannot be written there.
+        OptionError: If the file is not a saved explanation, the folder is not the output of a run,
+            or the page cannot be written.
         DataError: If a file of the folder is damaged.
     """
     if args.output is not None:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"{page} cannot be written: {error.strerror or error}") from error
     print(page)
     if not args.no_open and not _open(page):
-        print("attnflow: no browser was found; open the page yourself", file=sys.stderr)
+        print("attnflow: no browser was found; open the page in one", file=sys.stderr)
     return 0
 
 
@@ -127,12 +127,12 @@ def _of_folder(folder: Path, chosen: dict[str, int]) -> str:
 
 
 def _temporary(source: Path) -> Path:
-    # The browser reads it after this command has ended, so that it stays.
+    # The browser reads the file after this command has ended, so it is not deleted.
     return Path(tempfile.mkdtemp(prefix="attnflow-")) / f"{source.resolve().stem}.html"
 
 
 def _open(page: Path) -> bool:
-    # Without a screen, what would be found is a browser for the terminal, which runs no script.
+    # Without a screen this would find a browser for the terminal, which runs no script.
     if sys.platform.startswith("linux") and not (
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     ):

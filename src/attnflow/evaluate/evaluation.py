@@ -1,20 +1,20 @@
-"""Evaluation: how far methods agree with references over many texts, and how sure that is."""
+"""Evaluation: how far methods agree with references over many texts, and how certain that is."""
 
-import csv
-import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow import formats
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.evaluate.measure import listed
-from attnflow.evaluate.significance import bootstrap_interval, holm, sign_flip_test
+from attnflow.evaluate.significance import Means, holm, tested
 from attnflow.explanation import Prediction
 from attnflow.files import write_whole
 
@@ -22,16 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COMPARISONS", "FAITHFULNESS", "EvaluatedText", "Evaluation", "Skipped"]
+__all__ = [
+    "COMPARISONS",
+    "FAITHFULNESS",
+    "EvaluatedText",
+    "Evaluation",
+    "Skipped",
+    "read_only",
+]
 
 FORMAT = "attnflow.evaluation"
 VERSION = 1
 
 FAITHFULNESS = ("comprehensiveness", "sufficiency", "aopc", "log_odds")
-"""What is measured when tokens are really removed."""
+"""What is measured when tokens are removed."""
 
 COMPARISONS = ("method", "edges", "receptive_field", "baseline")
-"""What two things that are compared may differ in."""
+"""What two rows that are compared may differ in."""
 
 
 class EvaluatedText(NamedTuple):
@@ -39,11 +46,11 @@ class EvaluatedText(NamedTuple):
 
     Attributes:
         number: Its number among those given, or its line in their file, from 1.
-        tokens: How many tokens were scored, special ones included.
-        position: The position explained; the last, if every token of a target was asked about.
-        target: The class or token that the references are for; the whole target, if every token of
-            it was asked about.
-        prediction: What the model answered; None if it was asked more than once.
+        tokens: How many tokens were scored, special tokens included.
+        position: The position explained; the last one if every token of a target was explained.
+        target: The class or token that the references are for; the whole target if every token of
+            it was explained.
+        prediction: The model's prediction; None if there was more than one.
     """
 
     number: int
@@ -58,52 +65,43 @@ class Skipped(NamedTuple):
 
     Attributes:
         number: Its number among those given, or its line in their file, from 1.
-        reason: Why not.
+        reason: Why it was skipped.
     """
 
     number: int
     reason: str
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Evaluation:
-    """Rank correlations of methods with references, one a text, and what follows from them.
+    """Rank correlations of methods with references, one per text, with their statistics.
 
     Evaluations are immutable. `attnflow.evaluate.evaluate` makes them.
 
-    Args:
+    Attributes:
         model: The model's name.
-        task: What the model does.
-        fingerprint: What stands for the model's weights, see `Explainer.fingerprint`.
+        task: The model's task.
+        fingerprint: The fingerprint of the model's weights, see `Explainer.fingerprint`.
         layers: The L layers, from 1.
         methods: The M methods.
         edges: The E kinds of edges.
-        receptive_fields: For each of F columns whether scores are related to uniform attention.
+        receptive_fields: For each of F columns whether scores are relative to uniform attention.
         drop_sinks: For each of D columns whether the attention sink was left out.
         references: The R references.
         baselines: The B baselines.
-        options: Every other option. "samples", "permutations", "level" and "seed" are those of the
-            statistics.
+        options: Every other option, read-only. "samples", "permutations", "level" and "seed" are
+            those of the statistics.
         texts: The N texts evaluated.
-        skipped: The texts that could not be.
-        pending: How many texts there was no time for.
-        notes: Warnings, in words.
-        correlations: Spearman's rank correlations, of shape (N, E, M, F, D, R, 2, L). The axis of
-            length 2 has all tokens first, then those that are not special. NaN where fewer than
-            two tokens are left, or all scores are the same.
+        skipped: The texts that could not be evaluated.
+        pending: How many texts are not evaluated yet.
+        correlations: Spearman's rank correlations, of shape (N, E, M, F, D, R, 2, L), read-only.
+            The axis of length 2 has all tokens first, then those that are not special. NaN where
+            fewer than two tokens are left, or all scores are equal.
         baseline_correlations: The same for the baselines, of shape (N, B, D, R, 2).
-        faithfulness: What removing tokens in the order of the scores does, of shape
-            (N, E, M, F, L, 4), or None; the last axis is `FAITHFULNESS`.
+        faithfulness: The effect of removing tokens in the order of the scores, of shape
+            (N, E, M, F, L, 4), or None. The last axis is `FAITHFULNESS`.
         other_faithfulness: The same for references and baselines, of shape (N, R + B, 4), or None.
-
-    Attributes:
-        model: As given.
-        task: As given.
-        fingerprint: As given.
-        layers: As given, a tuple; so are `methods`, `edges`, `receptive_fields`, `drop_sinks`,
-            `references`, `baselines`, `texts`, `skipped` and `notes`.
-        options: As given, read-only.
-        pending: As given.
-        correlations: As given, read-only; so are the other arrays.
+        notes: Warnings, in words.
 
     Raises:
         OptionError: If an array has another shape.
@@ -125,140 +123,61 @@ class Evaluation:
         array([0.5, 1. ])
     """
 
-    __slots__ = (
-        "_cache",
-        "baseline_correlations",
-        "baselines",
-        "correlations",
-        "drop_sinks",
-        "edges",
-        "faithfulness",
-        "fingerprint",
-        "layers",
-        "methods",
-        "model",
-        "notes",
-        "options",
-        "other_faithfulness",
-        "pending",
-        "receptive_fields",
-        "references",
-        "skipped",
-        "task",
-        "texts",
-    )
-
     model: str
     task: str
     fingerprint: str
-    layers: tuple[int, ...]
-    methods: tuple[str, ...]
-    edges: tuple[str, ...]
-    receptive_fields: tuple[bool, ...]
-    drop_sinks: tuple[bool, ...]
-    references: tuple[str, ...]
-    baselines: tuple[str, ...]
+    layers: Sequence[int]
+    methods: Sequence[str]
+    edges: Sequence[str]
+    receptive_fields: Sequence[bool]
+    drop_sinks: Sequence[bool]
+    references: Sequence[str]
+    baselines: Sequence[str]
     options: Mapping[str, Any]
-    texts: tuple[EvaluatedText, ...]
-    skipped: tuple[Skipped, ...]
+    texts: Sequence[EvaluatedText]
+    skipped: Sequence[Skipped]
     pending: int
-    notes: tuple[str, ...]
     correlations: NDArray[np.float64]
     baseline_correlations: NDArray[np.float64]
-    faithfulness: NDArray[np.float64] | None
-    other_faithfulness: NDArray[np.float64] | None
-    _cache: dict[Any, Any]
+    faithfulness: NDArray[np.float64] | None = None
+    other_faithfulness: NDArray[np.float64] | None = None
+    notes: Sequence[str] = ()
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        task: str,
-        fingerprint: str,
-        layers: Sequence[int],
-        methods: Sequence[str],
-        edges: Sequence[str],
-        receptive_fields: Sequence[bool],
-        drop_sinks: Sequence[bool],
-        references: Sequence[str],
-        baselines: Sequence[str],
-        options: Mapping[str, Any],
-        texts: Sequence[EvaluatedText],
-        skipped: Sequence[Skipped],
-        pending: int,
-        correlations: Any,
-        baseline_correlations: Any,
-        faithfulness: Any = None,
-        other_faithfulness: Any = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        count, depth = len(texts), len(layers)
-        rows = (len(edges), len(methods), len(receptive_fields))
-        columns = (len(drop_sinks), len(references), 2)
-        others = len(references) + len(baselines)
-        given: dict[str, Any] = {
-            "model": model,
-            "task": task,
-            "fingerprint": fingerprint,
-            "layers": tuple(layers),
-            "methods": tuple(methods),
-            "edges": tuple(edges),
-            "receptive_fields": tuple(receptive_fields),
-            "drop_sinks": tuple(drop_sinks),
-            "references": tuple(references),
-            "baselines": tuple(baselines),
-            "options": MappingProxyType(dict(options)),
-            "texts": tuple(texts),
-            "skipped": tuple(skipped),
-            "pending": pending,
-            "notes": tuple(notes),
-            "correlations": _array(
-                correlations, "correlations", (count, *rows, *columns, depth), bound=True
-            ),
-            "baseline_correlations": _array(
-                baseline_correlations,
-                "baseline_correlations",
-                (count, len(baselines), *columns),
-                bound=True,
-            ),
-            "faithfulness": None
-            if faithfulness is None
-            else _array(faithfulness, "faithfulness", (count, *rows, depth, len(FAITHFULNESS))),
-            "other_faithfulness": None
-            if other_faithfulness is None
-            else _array(
-                other_faithfulness, "other_faithfulness", (count, others, len(FAITHFULNESS))
-            ),
-            "_cache": {},
+    def __post_init__(self) -> None:
+        count, depth = len(self.texts), len(self.layers)
+        rows = (len(self.edges), len(self.methods), len(self.receptive_fields))
+        columns = (len(self.drop_sinks), len(self.references), 2)
+        others = len(self.references) + len(self.baselines)
+        shapes = {
+            "correlations": (count, *rows, *columns, depth),
+            "baseline_correlations": (count, len(self.baselines), *columns),
+            "faithfulness": (count, *rows, depth, len(FAITHFULNESS)),
+            "other_faithfulness": (count, others, len(FAITHFULNESS)),
         }
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"an Evaluation is immutable: {name!r} cannot be set")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an Evaluation is immutable: {name!r} cannot be deleted")
+        for name, value in self._given().items():
+            if name in shapes:
+                bound = "correlations" in name
+                frozen: Any = None
+                if value is not None:
+                    frozen = read_only(value, name, shapes[name], bound)
+            elif name == "options":
+                frozen = MappingProxyType(value)
+            else:
+                frozen = value if isinstance(value, str | int) else tuple(value)
+            object.__setattr__(self, name, frozen)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Evaluation):
             return NotImplemented
-        mine, others = self._given(), other._given()
-        arrays = [name for name, value in mine.items() if isinstance(value, np.ndarray)]
-        return (
-            all(
-                isinstance(others[name], np.ndarray)
-                and np.array_equal(mine.pop(name), others.pop(name), equal_nan=True)
-                for name in arrays
-            )
-            and mine == others
-        )
+        theirs = other._given()
+        return all(_equal(value, theirs[name]) for name, value in self._given().items())
 
     def __hash__(self) -> int:
         return hash((self.fingerprint, self.layers, self.methods, self.texts))
 
-    def __reduce__(self) -> "tuple[Callable[..., Evaluation], tuple[dict[str, Any]]]":
-        return _from_given, (self._given(),)
+    def __reduce__(self) -> "tuple[partial[Evaluation], tuple[()]]":
+        return partial(Evaluation, **self._given()), ()
 
     def __repr__(self) -> str:
         return (
@@ -266,7 +185,14 @@ class Evaluation:
             f"against {', '.join(self.references)}, {len(self.layers)} layers)"
         )
 
-    # ---- Correlations ----------------------------------------------------------------------------
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the table of correlations.
+
+        Returns:
+            The "method", "edges" and "receptive_field" of each row. Raw attention is there once for
+            each kind of edges, because the receptive field does not change its ranks.
+        """
+        return [row for _, row in self._places()]
 
     def per_text(
         self,
@@ -279,24 +205,24 @@ class Evaluation:
         receptive_field: bool | None = None,
         drop_sink: bool | None = None,
     ) -> NDArray[np.float64]:
-        """Return one correlation a text.
+        """Return one correlation per text.
 
         Args:
             method: The method, or a baseline.
-            layer: The layer, from 1; -1 is the last evaluated. None means all, and is the only
-                choice for a baseline, which has no layers.
-            reference: The reference. None means the first evaluated; so it does for all below.
+            layer: The layer, from 1; -1 is the last one evaluated. None means all layers. A
+                baseline has no layers and takes only None.
+            reference: The reference. Here and below, None means the first one evaluated.
             edges: The edges.
             special_tokens: Whether special tokens are among those scored.
-            receptive_field: Whether scores are related to uniform attention.
+            receptive_field: Whether scores are relative to uniform attention.
             drop_sink: Whether the attention sink is left out.
 
         Returns:
-            The correlations, of shape (texts,), or (texts, layers) of a method without a layer.
+            The correlations, of shape (texts,), or (texts, layers) for a method with all layers.
             NaN where the correlation is not defined.
 
         Raises:
-            OptionError: If something was not evaluated; the message says what was.
+            OptionError: If a choice was not evaluated. The message lists what was.
         """
         column = self._column(reference, special_tokens, drop_sink)
         if method in self.baselines:
@@ -304,7 +230,10 @@ class Evaluation:
                 raise OptionError(f"layer is {layer!r}, but the baseline {method!r} has no layers")
             return self.baseline_correlations[:, self.baselines.index(method), *column]
         values = self.correlations[:, *self._row(method, edges, receptive_field), *column]
-        return values if layer is None else values[:, self._layer(layer)]
+        if layer is None:
+            return values
+        last = isinstance(layer, int) and layer == -1
+        return values[:, -1 if last else _place(layer, self.layers, "layer")]
 
     def summary(
         self,
@@ -316,26 +245,26 @@ class Evaluation:
         receptive_field: bool | None = None,
         drop_sink: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the mean correlation over texts, layer by layer.
+        """Return the mean correlation over texts for each layer.
 
         The arguments are those of `per_text`.
 
         Returns:
-            For each layer its "layer", the "mean", "std" (standard deviation over texts), "ci" (the
+            For each layer the "layer", "mean", "std" (standard deviation over texts), "ci" (the
             ends of the confidence interval of the mean), "count" (texts with a correlation) and
-            "undefined" (texts without). For a baseline, one of these, whose layer is None.
+            "undefined" (texts without). A baseline has one row, whose layer is None.
 
         Raises:
-            OptionError: If something was not evaluated; the message says what was.
+            OptionError: If a choice was not evaluated. The message lists what was.
         """
         column = self._column(reference, special_tokens, drop_sink)
         if method in self.baselines:
-            place: tuple[int, ...] = (self.baselines.index(method), *column)
-            return [_statistics(None, self._baseline_table, place)]
-        place = (*self._row(method, edges, receptive_field), *column)
+            place = (self.baselines.index(method), *column)
+            return [{"layer": None, **self._means("baseline_correlations").at(place)}]
+        row = self._row(method, edges, receptive_field)
+        means = self._means("correlations")
         return [
-            _statistics(layer, self._method_table, (*place, i))
-            for i, layer in enumerate(self.layers)
+            {"layer": layer, **means.at((*row, *column, i))} for i, layer in enumerate(self.layers)
         ]
 
     def compare(
@@ -346,14 +275,14 @@ class Evaluation:
         special_tokens: bool = True,
         drop_sink: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """Test differences between the mean correlations of two rows of the table, text by text.
+        """Test the differences between the mean correlations of two rows, paired by text.
 
-        All pairs are tested that differ in one thing, in every layer. They are one family, over
-        which Holm's method corrects the p-values.
+        All pairs of rows that differ in one option are tested, in every layer. The tests are one
+        family: their p-values are corrected together by Holm's method.
 
         Args:
-            over: What the two differ in: "method", "edges" or "receptive_field"; or "baseline":
-                every method against every baseline.
+            over: What the two rows differ in: "method", "edges" or "receptive_field"; or
+                "baseline": every method against every baseline.
             reference: As in `per_text`.
             special_tokens: As in `per_text`.
             drop_sink: As in `per_text`.
@@ -365,7 +294,7 @@ class Evaluation:
             "p_holm". The list is empty if there is nothing to compare.
 
         Raises:
-            OptionError: If something was not evaluated, or `over` is not valid.
+            OptionError: If a choice was not evaluated, or `over` is not valid.
         """
         if over not in COMPARISONS:
             raise OptionError(f"over is {over!r}; expected {', '.join(COMPARISONS)}")
@@ -377,7 +306,7 @@ class Evaluation:
 
     def _compare(self, over: str, column: tuple[int, int, int]) -> list[dict[str, Any]]:
         pairs: list[tuple[dict[str, Any], dict[str, Any], NDArray[np.float64]]] = []
-        rows = [(row, self.correlations[:, *place, *column]) for place, row in self._rows()]
+        rows = [(row, self.correlations[:, *place, *column]) for place, row in self._places()]
         if over == "baseline":
             for (row, mine), (i, name) in itertools.product(rows, enumerate(self.baselines)):
                 theirs = self.baseline_correlations[:, i, *column]
@@ -388,71 +317,50 @@ class Evaluation:
                     pairs.append((row, other, mine - theirs))
         if not pairs:
             return []
-        differences = np.stack([difference for *_, difference in pairs], axis=1)
-        options = self.options
-        ends = bootstrap_interval(
-            differences,
-            samples=options["samples"],
-            level=options["level"],
-            seed=options["seed"],
-        )
-        p = sign_flip_test(differences, permutations=options["permutations"], seed=options["seed"])
+        means, p = tested(np.stack([values for *_, values in pairs], axis=1), self.options)
         corrected = holm(p)
-        known = ~np.isnan(differences)
-        counts = known.sum(axis=0)
-        means = np.where(known, differences, 0.0).sum(axis=0) / np.where(counts, counts, np.nan)
-        return [
-            {
-                "layer": layer,
-                "first": dict(first),
-                "second": dict(second),
-                "difference": float(means[i, j]),
-                "ci": [float(end) for end in ends[:, i, j]],
-                "count": int(counts[i, j]),
-                "p": float(p[i, j]),
-                "p_holm": float(corrected[i, j]),
-            }
-            for i, (first, second, _) in enumerate(pairs)
-            for j, layer in enumerate(self.layers)
-        ]
-
-    def _rows(self) -> Iterator[tuple[tuple[int, int, int], dict[str, Any]]]:
-        """Yield the place of each row of the table, and what it is; equal rows once only."""
-        for e, edges in enumerate(self.edges):
-            for m, method in enumerate(self.methods):
-                for f, relative in enumerate(self.receptive_fields):
-                    # Ranks of raw attention do not change with the receptive field.
-                    if method == "raw" and f:
-                        continue
-                    row = {"method": method, "edges": edges, "receptive_field": relative}
-                    yield (e, m, f), row
-
-    # ---- Faithfulness ----------------------------------------------------------------------------
+        result = []
+        for i, (first, second, _) in enumerate(pairs):
+            for j, layer in enumerate(self.layers):
+                values = means.at((i, j))
+                result.append(
+                    {
+                        "layer": layer,
+                        "first": dict(first),
+                        "second": dict(second),
+                        "difference": values["mean"],
+                        "ci": values["ci"],
+                        "count": values["count"],
+                        "p": float(p[i, j]),
+                        "p_holm": float(corrected[i, j]),
+                    }
+                )
+        return result
 
     def faithfulness_summary(self) -> list[dict[str, Any]]:
-        """Return what happens to the answer when tokens are removed in the order of the scores.
+        """Return how the answer changes when tokens are removed in the order of the scores.
 
         Returns:
             For each method (with its "edges", "receptive_field" and "layer"), each reference and
             each baseline, the "measure" (of `FAITHFULNESS`), and as in `summary` "mean", "std",
-            "ci", "count" and "undefined". Empty if it was not asked for.
+            "ci", "count" and "undefined". Empty if faithfulness was not measured.
         """
         if self.faithfulness is None or self.other_faithfulness is None:
             return []
-        result = []
-        table = self._table("faithfulness", self.faithfulness)
-        for (e, m, f), row in self._rows():
-            for j, layer in enumerate(self.layers):
-                for k, measure in enumerate(FAITHFULNESS):
-                    values = _statistics(layer, table, (e, m, f, j, k))
-                    result.append({**row, "measure": measure, **values})
-        table = self._table("other_faithfulness", self.other_faithfulness)
+        means, others = self._means("faithfulness"), self._means("other_faithfulness")
+        result = [
+            {**row, "measure": measure, "layer": layer, **means.at((*place, j, k))}
+            for place, row in self._places()
+            for j, layer in enumerate(self.layers)
+            for k, measure in enumerate(FAITHFULNESS)
+        ]
         names = [("reference", name) for name in self.references]
         names += [("baseline", name) for name in self.baselines]
-        for i, (kind, name) in enumerate(names):
-            for k, measure in enumerate(FAITHFULNESS):
-                result.append({kind: name, "measure": measure, **_statistics(None, table, (i, k))})
-        return result
+        return result + [
+            {kind: name, "measure": measure, "layer": None, **others.at((i, k))}
+            for i, (kind, name) in enumerate(names)
+            for k, measure in enumerate(FAITHFULNESS)
+        ]
 
     # ---- Files and tables ------------------------------------------------------------------------
 
@@ -460,12 +368,12 @@ class Evaluation:
         """Return the evaluation as lists, dictionaries, strings and numbers.
 
         Args:
-            per_text: Whether the correlations of every text are there, too. Without them it cannot
-                be read again.
+            per_text: Whether to include the correlations of every text. Without them, `from_dict`
+                cannot read the evaluation.
 
         Returns:
             What JSON can hold without loss, with the keys "format" and "version" first. None stands
-            for what is not defined.
+            for a number that is not defined.
         """
         columns: list[dict[str, Any]] = [
             {"reference": reference, "special_tokens": special, "drop_sink": drop}
@@ -473,46 +381,33 @@ class Evaluation:
             for reference in self.references
             for special in (True, False)
         ]
-        results = []
-        for e, m, f in np.ndindex(*self.correlations.shape[1:4]):
-            row: dict[str, Any] = {
-                "method": self.methods[m],
-                "edges": self.edges[e],
-                "receptive_field": self.receptive_fields[f],
-            }
-            for column in columns:
-                result = {**row, **column, "layers": self.summary(**row, **column)}
-                if per_text:
-                    result["per_text"] = listed(self.per_text(**row, **column))
-                results.append(result)
-        guesses = []
-        for name in self.baselines:
-            for column in columns:
-                (values,) = self.summary(name, **column)
-                del values["layer"]
-                result = {"baseline": name, **column, **values}
-                if per_text:
-                    result["per_text"] = listed(self.per_text(name, **column))
-                guesses.append(result)
+
+        def values(row: dict[str, Any], column: dict[str, Any]) -> dict[str, Any]:
+            return {"per_text": self.per_text(**row, **column).tolist()} if per_text else {}
+
+        results = [
+            {**row, **column, "layers": self.summary(**row, **column), **values(row, column)}
+            for row, column in itertools.product(self._every_row(), columns)
+        ]
+        baselines = []
+        for name, column in itertools.product(self.baselines, columns):
+            (summary,) = self.summary(name, **column)
+            del summary["layer"]
+            baselines.append(
+                {"baseline": name, **column, **summary, **values({"method": name}, column)}
+            )
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "model": self.model,
-            "task": self.task,
-            "fingerprint": self.fingerprint,
-            "methods": list(self.methods),
-            "edges": list(self.edges),
-            "receptive_fields": list(self.receptive_fields),
-            "drop_sinks": list(self.drop_sinks),
-            "references": list(self.references),
-            "layers": list(self.layers),
+            **{name: getattr(self, name) for name in ("model", "task", "fingerprint")},
+            **{name: list(getattr(self, name)) for name in (*_AXES, "layers")},
             "options": dict(self.options),
             "count": len(self.texts),
             "pending": self.pending,
             "skipped": [item._asdict() for item in self.skipped],
             "notes": list(self.notes),
             "results": results,
-            "baselines": guesses,
+            "baselines": baselines,
             "comparisons": [
                 {"over": over, **column, **item}
                 for over in COMPARISONS
@@ -530,18 +425,17 @@ class Evaluation:
                 for text in self.texts
             ]
             for name in ("faithfulness", "other_faithfulness"):
-                values = getattr(self, name)
-                data[f"{name}_per_text"] = None if values is None else listed(values)
-        defined: dict[str, Any] = _defined(data)
-        return defined
+                array = getattr(self, name)
+                data[f"{name}_per_text"] = None if array is None else array.tolist()
+        plain: dict[str, Any] = formats.without_nan(data)
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation that `to_dict` made a dictionary of.
+        """Read an evaluation from the dictionary that `to_dict` returned.
 
         Args:
-            data: The dictionary. Statistics are worked out again, from the correlations of the
-                texts.
+            data: The dictionary. Statistics are computed again, from the correlations of the texts.
 
         Returns:
             The evaluation.
@@ -558,78 +452,51 @@ class Evaluation:
             )
         if "texts" not in data:
             raise OptionError(
-                "data has the means over texts only; expected what to_dict(per_text=True) gives"
+                "data has only means over texts; expected the result of to_dict(per_text=True)"
             )
         try:
-            texts = [
-                EvaluatedText(
-                    **{
-                        **text,
-                        "prediction": None
-                        if text["prediction"] is None
-                        else Prediction(**text["prediction"]),
-                    }
-                )
-                for text in data["texts"]
-            ]
+            texts = []
+            for text in data["texts"]:
+                given = text["prediction"]
+                prediction = None if given is None else Prediction(**given)
+                texts.append(EvaluatedText(**{**text, "prediction": prediction}))
             count, depth = len(texts), len(data["layers"])
-            names = ("edges", "methods", "receptive_fields")
-            rows = [len(data[name]) for name in names]
+            rows = [len(data[name]) for name in ("edges", "methods", "receptive_fields")]
             columns = (len(data["drop_sinks"]), len(data["references"]), 2)
             baselines = list(dict.fromkeys(item["baseline"] for item in data["baselines"]))
             results = _numbers([item["per_text"] for item in data["results"]])
             guesses = _numbers([item["per_text"] for item in data["baselines"]])
             shape = (len(baselines), *columns, count)
+            plain = ("model", "task", "fingerprint", *_AXES, "layers", "options", "pending")
             return cls(
-                model=data["model"],
-                task=data["task"],
-                fingerprint=data["fingerprint"],
-                layers=data["layers"],
-                methods=data["methods"],
-                edges=data["edges"],
-                receptive_fields=data["receptive_fields"],
-                drop_sinks=data["drop_sinks"],
-                references=data["references"],
+                **{name: data[name] for name in (*plain, "notes")},
                 baselines=baselines,
-                options=data["options"],
                 texts=texts,
                 skipped=[Skipped(**item) for item in data["skipped"]],
-                pending=data["pending"],
-                notes=data["notes"],
                 correlations=np.moveaxis(results.reshape(*rows, *columns, count, depth), -2, 0),
                 baseline_correlations=np.moveaxis(guesses.reshape(shape), -1, 0),
                 faithfulness=_numbers(data["faithfulness_per_text"]),
                 other_faithfulness=_numbers(data["other_faithfulness_per_text"]),
             )
+        except OptionError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, OptionError):
-                raise
-            raise OptionError(f"data is not a whole evaluation: {error!r}") from error
+            raise OptionError(f"data is not a complete evaluation: {error!r}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the evaluation to a file, whole or not at all.
+        """Write the evaluation to a file. A failure leaves no partial file.
 
         Args:
-            path: The file. Its ending says what is written: ".json" holds all there is and is what
-                `load` reads; ".csv" is the table of `to_dataframe`; ".png", ".svg" and ".pdf" are
-                `plot`.
+            path: The file. Its ending chooses the format: ".json" is complete and what `load`
+                reads; ".csv" is the table of `to_dataframe`; ".png", ".svg" and ".pdf" are `plot`,
+                with a panel for each reference and choice of tokens.
 
         Raises:
             OptionError: If the ending is not one of these.
-            MissingExtraError: If a figure is asked for and matplotlib is not installed.
-            OSError: If the file cannot be written. A file that was there before is then as it was.
+            MissingExtraError: If the format is a figure and matplotlib is not installed.
+            OSError: If the file cannot be written. A file that was there before is then unchanged.
         """
-        name = os.fspath(path)
-        ending = check_path(name)
-        if ending == ".json":
-            content = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
-            write_whole(name, content.encode() + b"\n")
-        elif ending == ".csv":
-            write_whole(name, self._csv(per_text=False).encode())
-        else:
-            from attnflow.view.evaluation import render
-
-            write_whole(name, render(self, ending))
+        formats.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Evaluation":
@@ -661,9 +528,9 @@ class Evaluation:
 
         Returns:
             A `pandas.DataFrame`, one row for each method, edges, receptive field, reference, choice
-            of tokens and layer, and for each baseline. Its columns name these; then follow mean,
-            std, low and high (the ends of the confidence interval), count and undefined; or with
-            `per_text` the number of the text and its correlation.
+            of tokens and layer, and for each baseline. Its first columns name these. Then follow
+            mean, std, low and high (the ends of the confidence interval), count and undefined; or
+            with `per_text` the number of the text and its correlation.
 
         Raises:
             MissingExtraError: If pandas is not installed.
@@ -674,15 +541,15 @@ class Evaluation:
             pandas = importlib.import_module("pandas")
         except ImportError as error:
             raise MissingExtraError(
-                "to_dataframe needs pandas, which cannot be found; run: pip install pandas"
+                "to_dataframe needs pandas, which is not installed; run: pip install pandas"
             ) from error
-        frame = pandas.DataFrame(list(self._records(per_text)))
+        frame = pandas.DataFrame(list(self.records(per_text=per_text)))
         frame["layer"] = frame["layer"].astype("Int64")
         frame["receptive_field"] = frame["receptive_field"].astype("boolean")
         return frame
 
     def to_csv(self, path: str | os.PathLike[str], *, per_text: bool = False) -> None:
-        """Write the table of `to_dataframe` to a file, whole or not at all.
+        """Write the table of `to_dataframe` to a file. A failure leaves no partial file.
 
         Args:
             path: The file.
@@ -691,7 +558,15 @@ class Evaluation:
         Raises:
             OSError: If the file cannot be written.
         """
-        write_whole(os.fspath(path), self._csv(per_text).encode())
+        write_whole(path, formats.render(self, ".csv", per_text=per_text))
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the evaluation as tables: the layers across, the methods down.
+
+        Args:
+            file: The text stream to print to. None means standard output.
+        """
+        formats.render(self, "terminal", file)
 
     def plot(self, ax: Any = None, **options: Any) -> "tuple[Figure, Axes]":
         """Draw the mean correlation over the layers, with its confidence interval.
@@ -706,16 +581,62 @@ class Evaluation:
         Raises:
             MissingExtraError: If matplotlib is not installed.
         """
-        from attnflow.view.evaluation import plot
+        drawn: tuple[Figure, Axes] = formats.render(self, "plot", ax, **options)
+        return drawn
 
-        return plot(self, ax, **options)
+    def records(self, *, per_text: bool = False) -> Iterator[dict[str, Any]]:
+        """Return the rows of `to_dataframe`.
 
-    # ---- Inside ----------------------------------------------------------------------------------
+        Args:
+            per_text: As in `to_dataframe`.
+
+        Yields:
+            Dictionaries with equal keys.
+        """
+        none = {"edges": None, "receptive_field": None}
+        rows = [*self._every_row(), *({"method": name, **none} for name in self.baselines)]
+        columns = itertools.product(self.references, (True, False), self.drop_sinks)
+        for row, chosen in itertools.product(rows, list(columns)):
+            column: dict[str, Any] = dict(
+                zip(("reference", "special_tokens", "drop_sink"), chosen, strict=True)
+            )
+            for j, values in enumerate(self.summary(**row, **column)):
+                named = {**row, **column, "layer": values.pop("layer")}
+                if not per_text:
+                    low, high = values.pop("ci")
+                    mean, std = values.pop("mean"), values.pop("std")
+                    yield {**named, "mean": mean, "std": std, "low": low, "high": high, **values}
+                    continue
+                numbers = self.per_text(**row, **column)
+                numbers = numbers if numbers.ndim == 1 else numbers[:, j]
+                for text, number in zip(self.texts, numbers.tolist(), strict=True):
+                    yield {**named, "text": text.number, "correlation": number}
+
+    # ---- Indices ---------------------------------------------------------------------------------
 
     def _given(self) -> dict[str, Any]:
-        """Return what the evaluation was made of."""
-        given = {name: getattr(self, name) for name in self.__slots__ if name != "_cache"}
+        """Return the arguments that the evaluation was made from."""
+        given = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         return {**given, "options": dict(self.options)}
+
+    def _every_row(self) -> list[dict[str, Any]]:
+        return [
+            {"method": method, "edges": edges, "receptive_field": relative}
+            for edges in self.edges
+            for method in self.methods
+            for relative in self.receptive_fields
+        ]
+
+    def _places(self) -> list[tuple[tuple[int, int, int], dict[str, Any]]]:
+        """Return the index of each row in the arrays, and the row; equal rows only once."""
+        axes = (self.edges, self.methods, self.receptive_fields)
+        places = itertools.product(*(range(len(axis)) for axis in axes))
+        return [
+            ((e, m, f), row)
+            for (e, m, f), row in zip(places, self._every_row(), strict=True)
+            # The ranks of raw attention do not change with the receptive field.
+            if row["method"] != "raw" or f == 0
+        ]
 
     def _row(
         self, method: str, edges: str | None, receptive_field: bool | None
@@ -735,116 +656,20 @@ class Evaluation:
             _place(special_tokens, (True, False), "special_tokens"),
         )
 
-    def _layer(self, layer: int) -> int:
-        if isinstance(layer, int) and layer == -1:
-            return len(self.layers) - 1
-        return _place(layer, self.layers, "layer")
-
-    @property
-    def _method_table(self) -> "_Table":
-        return self._table("correlations", self.correlations)
-
-    @property
-    def _baseline_table(self) -> "_Table":
-        return self._table("baseline_correlations", self.baseline_correlations)
-
-    def _table(self, name: str, values: NDArray[np.float64]) -> "_Table":
-        """Return the statistics over texts of an array, worked out once."""
+    def _means(self, name: str) -> Means:
+        """Return the means over texts of an array, computed once."""
         if name not in self._cache:
-            self._cache[name] = _table(values, self.options)
-        table: _Table = self._cache[name]
-        return table
-
-    def _records(self, per_text: bool) -> Iterator[dict[str, Any]]:
-        rows: list[dict[str, Any]] = [
-            {"method": method, "edges": edges, "receptive_field": relative}
-            for edges in self.edges
-            for method in self.methods
-            for relative in self.receptive_fields
-        ]
-        none = {"edges": None, "receptive_field": None}
-        rows += [{"method": name, **none} for name in self.baselines]
-        columns = itertools.product(self.references, (True, False), self.drop_sinks)
-        for row, (reference, special, drop) in itertools.product(rows, list(columns)):
-            column: dict[str, Any] = {
-                "reference": reference,
-                "special_tokens": special,
-                "drop_sink": drop,
-            }
-            named = {**row, **column}
-            for j, values in enumerate(self.summary(**row, **column)):
-                layer = values.pop("layer")
-                if per_text:
-                    numbers = self.per_text(**row, **column)
-                    numbers = numbers if layer is None else numbers[:, j]
-                    for text, number in zip(self.texts, numbers, strict=True):
-                        yield {
-                            **named,
-                            "layer": layer,
-                            "text": text.number,
-                            "correlation": float(number),
-                        }
-                else:
-                    values["low"], values["high"] = values.pop("ci")
-                    order = ("mean", "std", "low", "high", "count", "undefined")
-                    yield {**named, "layer": layer, **{name: values[name] for name in order}}
-
-    def _csv(self, per_text: bool) -> str:
-        table = io.StringIO()
-        writer: Any = None
-        for record in self._records(per_text):
-            if writer is None:
-                writer = csv.DictWriter(table, record)
-                writer.writeheader()
-            writer.writerow({name: _cell(value) for name, value in record.items()})
-        return table.getvalue()
+            self._cache[name] = Means.of(getattr(self, name), self.options)
+        means: Means = self._cache[name]
+        return means
 
 
-def _from_given(given: dict[str, Any]) -> Evaluation:
-    return Evaluation(**given)
-
-
-class _Table(NamedTuple):
-    """Statistics over texts, each of the shape of one text's numbers; `ends` has two of them."""
-
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-    ends: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    texts: int
-
-
-def _table(values: NDArray[np.float64], options: Mapping[str, Any]) -> _Table:
-    known = ~np.isnan(values)
-    counts = known.sum(axis=0)
-    filled = np.where(known, values, 0.0)
-    means = filled.sum(axis=0) / np.where(counts, counts, np.nan)
-    squares = (np.where(known, values - means, 0.0) ** 2).sum(axis=0)
-    return _Table(
-        means,
-        np.sqrt(squares / np.where(counts > 1, counts - 1, np.nan)),
-        bootstrap_interval(
-            values, samples=options["samples"], level=options["level"], seed=options["seed"]
-        ),
-        counts,
-        len(values),
-    )
-
-
-def _statistics(layer: int | None, table: _Table, place: tuple[int, ...]) -> dict[str, Any]:
-    count = int(table.counts[place])
-    return {
-        "layer": layer,
-        "mean": float(table.mean[place]),
-        "std": float(table.std[place]),
-        "ci": [float(table.ends[0][place]), float(table.ends[1][place])],
-        "count": count,
-        "undefined": table.texts - count,
-    }
+# The axes of the arrays, as `to_dict` orders them.
+_AXES = ("methods", "edges", "receptive_fields", "drop_sinks", "references")
 
 
 def _place(value: Any, valid: Sequence[Any], name: str, more: Sequence[Any] = ()) -> int:
-    """Return where an option is among those evaluated; None is the first."""
+    """Return the index of a choice among those evaluated. None is the first."""
     if value is None and name != "method":
         return 0
     for place, item in enumerate(valid):
@@ -854,10 +679,24 @@ def _place(value: Any, valid: Sequence[Any], name: str, more: Sequence[Any] = ()
     raise OptionError(f"{name} is {value!r}, which was not evaluated; expected {evaluated}")
 
 
-def _array(
-    values: Any, name: str, shape: tuple[int, ...], *, bound: bool = False
+def read_only(
+    values: Any, name: str, shape: tuple[int, ...], bound: bool = False
 ) -> NDArray[np.float64]:
-    # The same order in memory makes sums over it the same to the last digit.
+    """Return an array of a known shape that cannot be changed.
+
+    Args:
+        values: The numbers.
+        name: The name of the argument, for error messages.
+        shape: The expected shape.
+        bound: Whether the numbers must be from -1 to 1.
+
+    Returns:
+        A copy of the array.
+
+    Raises:
+        OptionError: If the shape or a number is not as expected.
+    """
+    # C order: sums over equal arrays are then equal to the last digit.
     array = np.array(values, dtype=np.float64, order="C")
     if array.shape != shape:
         raise OptionError(f"{name} has shape {array.shape}; expected {shape}")
@@ -867,47 +706,13 @@ def _array(
     return array
 
 
+def _equal(first: Any, second: Any) -> bool:
+    arrays = isinstance(first, np.ndarray) + isinstance(second, np.ndarray)
+    if arrays:
+        return arrays == 2 and np.array_equal(first, second, equal_nan=True)
+    return bool(first == second)
+
+
 def _numbers(values: Any) -> Any:
-    """Return nested lists as an array, with NaN for None; None as it is."""
+    """Return nested lists as an array, with NaN for None; None stays None."""
     return None if values is None else np.array(values, dtype=np.float64)
-
-
-def _defined(value: Any) -> Any:
-    """Return a value for JSON, with None for every number that is not defined."""
-    if isinstance(value, dict):
-        return {name: _defined(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defined(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if isinstance(value, float) and value != value else value
-
-
-ENDINGS = (".json", ".csv", ".png", ".svg", ".pdf")
-
-
-def check_path(path: str | os.PathLike[str], endings: Sequence[str] = ENDINGS) -> str:
-    """See that an evaluation can be saved to a path, before there is one.
-
-    Args:
-        path: The file.
-        endings: How its name may end.
-
-    Returns:
-        How the file's name ends, in small letters.
-
-    Raises:
-        OptionError: If the name does not end in one of these, or the folder does not exist.
-    """
-    name = os.fspath(path)
-    ending = os.path.splitext(name)[1].lower()
-    if ending not in endings:
-        raise OptionError(f"path must end in {' or '.join(endings)}, got {name!r}")
-    folder = os.path.dirname(os.path.abspath(name))
-    if not os.path.isdir(folder):
-        raise OptionError(f"{name!r} cannot be written: there is no folder {folder!r}")
-    return ending

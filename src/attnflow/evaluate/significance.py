@@ -1,12 +1,14 @@
-"""How sure a mean over texts is, and whether a difference is more than chance.
+"""Confidence intervals of means over texts, and tests of differences.
 
-Everything here takes one number a text, such as a correlation, and makes no assumption about how
-these are distributed. Correlations are bounded, skewed, and full of ties; a normal distribution
+The input is one number per text, such as a correlation. Nothing is assumed about the distribution
+of these numbers: correlations are bounded, skewed and full of ties, so a normal distribution
 describes them badly.
 """
 
-from collections.abc import Iterator
-from statistics import NormalDist
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,93 @@ from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
 
-__all__ = ["bootstrap_interval", "holm", "sign_flip_test"]
+__all__ = ["Means", "bootstrap_interval", "holm", "sign_flip_test", "tested"]
 
-# Resamples are drawn in blocks of about this many numbers, so that memory does not grow with texts.
+# Resamples are drawn in blocks of about this many numbers, to bound the memory.
 _BLOCK = 4_000_000
 
-_NORMAL = NormalDist()
+
+@dataclass(frozen=True)
+class Means:
+    """Means over texts. Each array has the shape of the numbers of one text.
+
+    Attributes:
+        mean: The means. NaN where no text has a number.
+        std: The standard deviations over texts. NaN where fewer than two texts have a number.
+        low: The lower ends of the confidence intervals.
+        high: The upper ends.
+        count: How many texts have a number.
+        texts: How many texts there are.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    count: NDArray[np.int64]
+    texts: int
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], options: Mapping[str, Any]) -> Means:
+        """Compute the means of an array.
+
+        Args:
+            values: One number per text, of shape (texts, ...). NaN stands for a missing number.
+            options: "samples", "level" and "seed" of `bootstrap_interval`.
+
+        Returns:
+            The means.
+
+        Example:
+            >>> options = {"samples": 9, "level": 0.9, "seed": 0}
+            >>> found = Means.of(np.array([0.5, 1.0, np.nan]), options)
+            >>> float(found.mean), int(found.count)
+            (0.75, 2)
+        """
+        known = ~np.isnan(values)
+        count = known.sum(axis=0)
+        mean = np.where(known, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
+        squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
+        low, high = bootstrap_interval(
+            values, samples=options["samples"], level=options["level"], seed=options["seed"]
+        )
+        std = np.sqrt(squares / np.where(count > 1, count - 1, np.nan))
+        return cls(mean, std, low, high, count, len(values))
+
+    def at(self, place: tuple[int, ...]) -> dict[str, Any]:
+        """Return the statistics of one number.
+
+        Args:
+            place: The index of the number among those of a text.
+
+        Returns:
+            "mean", "std", "ci" (the ends of the confidence interval), "count" (texts that have the
+            number) and "undefined" (texts that do not).
+        """
+        count = int(self.count[place])
+        return {
+            "mean": float(self.mean[place]),
+            "std": float(self.std[place]),
+            "ci": [float(self.low[place]), float(self.high[place])],
+            "count": count,
+            "undefined": self.texts - count,
+        }
+
+
+def tested(
+    differences: NDArray[np.float64], options: Mapping[str, Any]
+) -> tuple[Means, NDArray[np.float64]]:
+    """Return the means of paired differences, and the p-values of the sign-flip test.
+
+    Args:
+        differences: One difference per text, of shape (texts, ...). NaN leaves a text out.
+        options: "samples", "permutations", "level" and "seed".
+
+    Returns:
+        The means, and the p-values of shape (...).
+    """
+    p = sign_flip_test(differences, permutations=options["permutations"], seed=options["seed"])
+    return Means.of(differences, options), p
 
 
 def bootstrap_interval(
@@ -27,15 +110,15 @@ def bootstrap_interval(
 ) -> NDArray[np.float64]:
     """Return confidence intervals of means over texts, by the bootstrap.
 
-    Texts are drawn anew with replacement. The interval is the bias-corrected and accelerated one
-    (BCa; Efron, "Better bootstrap confidence intervals", JASA 1987), which is right for skewed
-    values sooner than plain percentiles are. All columns share the same draws.
+    Texts are resampled with replacement. The interval is the bias-corrected and accelerated one
+    (BCa; Efron, "Better bootstrap confidence intervals", JASA 1987), which needs fewer texts than
+    plain percentiles to be accurate for skewed values. All columns share the same resamples.
 
     Args:
-        values: One number a text, of shape (texts, ...). NaN stands for a text without a value.
-        samples: How often texts are drawn anew.
-        level: How often, over repeated experiments, the interval is to hold the true mean.
-        seed: Where the random numbers start.
+        values: One number per text, of shape (texts, ...). NaN stands for a text without a value.
+        samples: The number of resamples.
+        level: The confidence level, between 0 and 1.
+        seed: The seed of the random numbers.
 
     Returns:
         The lower and upper ends, of shape (2, ...). NaN where fewer than two texts have a value.
@@ -76,6 +159,9 @@ def bootstrap_interval(
 
 def _bca(values: NDArray[np.float64], means: NDArray[np.float64], level: float) -> list[float]:
     """Return the interval of the mean of values, given sorted means of resamples."""
+    from statistics import NormalDist  # slow to import
+
+    normal = NormalDist()
     centre = float(values.mean())
     away = values - centre
     spread = float(away @ away)
@@ -84,12 +170,12 @@ def _bca(values: NDArray[np.float64], means: NDArray[np.float64], level: float) 
         return [centre, centre]
     below = np.searchsorted(means, centre, "left") + np.searchsorted(means, centre, "right")
     share = np.clip(below / (2 * len(means)), 0.5 / len(means), 1 - 0.5 / len(means))
-    bias = _NORMAL.inv_cdf(float(share))
+    bias = normal.inv_cdf(float(share))
     acceleration = float((away**3).sum()) / (6 * spread**1.5)
     ends = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        shifted = bias + _NORMAL.inv_cdf(tail)
-        place = _NORMAL.cdf(bias + shifted / (1 - acceleration * shifted))
+        shifted = bias + normal.inv_cdf(tail)
+        place = normal.cdf(bias + shifted / (1 - acceleration * shifted))
         ends.append(float(np.quantile(means, place)))
     return ends
 
@@ -97,20 +183,20 @@ def _bca(values: NDArray[np.float64], means: NDArray[np.float64], level: float) 
 def sign_flip_test(
     differences: Any, *, permutations: int = 9999, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Return p-values of paired differences: could their mean be 0?
+    """Return p-values for the null hypothesis that paired differences are symmetric around 0.
 
-    If two methods are equally good, a text's difference is as likely to have the other sign. The
-    test flips signs at random and counts how often the mean gets as far from 0 as it is (Fisher's
-    randomisation test). It is preferred here to Wilcoxon's signed-rank test because it is about
-    the mean, which is what the tables show, because ties and zeros need no correction, and because
-    few texts are no trouble: if there are no more than `permutations` ways to flip the signs, all
-    of them are tried and the p-value is exact. Otherwise it is (1 + hits) / (1 + permutations),
-    which is never too small (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
+    If two methods are equally good, a text's difference is as likely to have the opposite sign. The
+    test flips signs at random and counts how often the mean is at least as far from 0 as observed
+    (Fisher's randomisation test). Unlike Wilcoxon's signed-rank test it is a test of the mean,
+    which is what the tables show, and it needs no correction for ties and zeros. It works for few
+    texts: if there are no more than `permutations` ways to flip the signs, all of them are tried
+    and the p-value is exact. Otherwise it is (1 + hits) / (1 + permutations), which is never too
+    small (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
 
     Args:
-        differences: One difference a text, of shape (texts, ...). NaN leaves a text out.
-        permutations: How many times signs are flipped.
-        seed: Where the random numbers start.
+        differences: One difference per text, of shape (texts, ...). NaN leaves a text out.
+        permutations: The number of times that signs are flipped.
+        seed: The seed of the random numbers.
 
     Returns:
         Two-sided p-values, of shape (...). NaN where there is no difference to test.
@@ -119,7 +205,7 @@ def sign_flip_test(
         OptionError: If an argument is not valid.
 
     Example:
-        >>> float(sign_flip_test([0.1, 0.2, 0.15, 0.3, 0.05]))  # all of 2**5 ways: 2 in 32
+        >>> float(sign_flip_test([0.1, 0.2, 0.15, 0.3, 0.05]))  # exact: 2 of the 2**5 ways
         0.0625
     """
     numbers = _columns(differences, "differences")
@@ -128,7 +214,7 @@ def sign_flip_test(
     known = ~np.isnan(numbers)
     filled = np.where(known, numbers, 0.0)
     texts = len(numbers)
-    # Equal sums may differ by rounding; such a tie is a hit.
+    # Equal sums may differ by rounding. Such a tie counts as a hit.
     least = np.abs(filled.sum(axis=0)) - 1e-12 * np.abs(filled).sum(axis=0)
     hits = np.zeros(numbers.shape[1])
     exact = texts < 63 and 2**texts <= permutations + 1
@@ -146,11 +232,11 @@ def sign_flip_test(
 
 
 def holm(p_values: Any) -> NDArray[np.float64]:
-    """Return p-values corrected for how many tests there are, by Holm's method.
+    """Return p-values corrected for multiple testing, by Holm's method.
 
-    If those up to 0.05 are called significant, the chance that any of them is a mistake is at most
-    0.05, whatever the tests have to do with each other (Holm, "A simple sequentially rejective
-    multiple test procedure", Scandinavian Journal of Statistics 1979).
+    If those up to 0.05 are called significant, the probability of any false positive is at most
+    0.05, also if the tests depend on each other (Holm, "A simple sequentially rejective multiple
+    test procedure", Scandinavian Journal of Statistics 1979).
 
     Args:
         p_values: The p-values of one family of tests, of any shape. NaN stands for a test that
@@ -176,9 +262,11 @@ def holm(p_values: Any) -> NDArray[np.float64]:
 def _columns(values: Any, name: str = "values") -> NDArray[np.float64]:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim == 0 or len(numbers) == 0:
-        raise OptionError(f"{name} has shape {numbers.shape}; expected one number a text")
+        raise OptionError(f"{name} has shape {numbers.shape}; expected one number per text")
     if np.isinf(numbers).any():
-        raise OptionError(f"{name} has an infinite number; expected finite ones, or NaN for none")
+        raise OptionError(
+            f"{name} has an infinite number; expected finite numbers, or NaN for none"
+        )
     return numbers.reshape(len(numbers), -1)
 
 

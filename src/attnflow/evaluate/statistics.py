@@ -1,11 +1,8 @@
-"""Statistics: what is to be said of the scores of a whole data set."""
+"""Statistics of the scores of a whole data set."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,18 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.evaluate.evaluation import (
-    Skipped,
-    _array,
-    _cell,
-    _defined,
-    _statistics,
-    _Table,
-    _table,
-    check_path,
-)
-from attnflow.evaluate.significance import bootstrap_interval, holm, sign_flip_test
-from attnflow.files import write_whole
+from attnflow import formats
+from attnflow.evaluate.evaluation import Skipped, read_only
+from attnflow.evaluate.significance import Means, holm, tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,16 +25,16 @@ VERSION: Final = 1
 
 MEASURES: Final = {
     "entropy": "entropy of the scores, as shares, in bits",
-    "evenness": "entropy over the highest it could be, from 0 to 1",
-    "top_share": "share of the token that scores highest",
+    "evenness": "entropy divided by its maximum, from 0 to 1",
+    "top_share": "share of the token with the highest score",
     "special_share": "share of special tokens",
     "saturation": "share of tokens whose flow is saturated",
 }
-"""What is measured of the scores of a text, and what that is."""
+"""What is measured of the scores of a text, and what each measure is."""
 
 
 class TokenMean(NamedTuple):
-    """How high a token scores on average.
+    """The mean score of a token.
 
     Attributes:
         token: The token, or word.
@@ -61,25 +49,25 @@ class TokenMean(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What there is to say of the scores that `attnflow.run` has stored.
+    """Statistics of the scores that `attnflow.run` has stored.
 
     `attnflow.evaluate.evaluate_stored` makes it. Only a few numbers of every text are kept.
 
     Args:
         data: The folder.
-        model: The name of the model that the scores are of.
-        task: What the model does.
-        fingerprint: What stands for its weights.
+        model: The name of the model that computed the scores.
+        task: The model's task.
+        fingerprint: The fingerprint of its weights.
         options: The options that the scores were computed with.
         statistics: "samples", "permutations", "level" and "seed" of the intervals and tests.
         references: The R references that the scores were compared with; there may be none.
         baselines: The B baselines.
         failed: How many rows of the source have no scores.
         complete: Whether the run that stores the scores has finished.
-        pending: How many texts there was no time for.
-        skipped: Texts that references could not be had for.
-        tokens: The tokens that score highest on average, the highest first.
-        measures: One number a text for each of `MEASURES`, of shape (N, 5). NaN if not defined.
+        pending: How many texts are not evaluated yet.
+        skipped: Texts whose references could not be computed.
+        tokens: The tokens with the highest mean scores, the highest first.
+        measures: One number per text for each of `MEASURES`, of shape (N, 5). NaN if not defined.
         likeness: Rank correlations of the scores with the baselines, of shape (N, B, 2): with all
             tokens, and without special ones.
         agreement: Rank correlations with the references, of shape (N, 1 + B, R, 2): of the scores
@@ -113,7 +101,7 @@ class Statistics:
             ("likeness", (count, guesses, 2)),
             ("agreement", (count, 1 + guesses, references, 2)),
         ):
-            object.__setattr__(self, name, _array(getattr(self, name), name, shape))
+            object.__setattr__(self, name, read_only(getattr(self, name), name, shape))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Statistics) and self.to_dict() == other.to_dict()
@@ -130,27 +118,31 @@ class Statistics:
         return len(self.measures)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the mean over texts of all that was measured.
+        """Return the mean over texts of everything that was measured.
 
         Returns:
             For each quantity "what" it is of ("scores", or a baseline), the "measure" (of
             `MEASURES`, or "correlation"), "with" (the reference or baseline that a correlation is
-            with) and "special_tokens", both None where they make no sense; and as in
+            with) and "special_tokens", both None where they do not apply; and as in
             `Evaluation.summary` the "mean", "std", "ci", "count" and "undefined".
         """
-        rows = []
-        table = self._table("measures")
-        for place, name in enumerate(MEASURES):
-            rows.append(_row("scores", name, None, None, table, (place,)))
+
+        def row(
+            array: str, place: tuple[int, ...], what: str, measure: str, other: Any, special: Any
+        ) -> dict[str, Any]:
+            named = {"what": what, "measure": measure, "with": other, "special_tokens": special}
+            return {**named, **self._means(array).at(place)}
+
         kept = list(enumerate((True, False)))
+        rows = [
+            row("measures", (i,), "scores", name, None, None) for i, name in enumerate(MEASURES)
+        ]
         for (i, what), (j, reference), (k, special) in itertools.product(
             enumerate(("scores", *self.baselines)), enumerate(self.references), kept
         ):
-            table = self._table("agreement")
-            rows.append(_row(what, "correlation", reference, special, table, (i, j, k)))
+            rows.append(row("agreement", (i, j, k), what, "correlation", reference, special))
         for (i, name), (k, special) in itertools.product(enumerate(self.baselines), kept):
-            table = self._table("likeness")
-            rows.append(_row("scores", "correlation", name, special, table, (i, k)))
+            rows.append(row("likeness", (i, k), "scores", "correlation", name, special))
         return rows
 
     def compare(self) -> list[dict[str, Any]]:
@@ -166,28 +158,22 @@ class Statistics:
         return [dict(item) for item in self._cache["compare"]]
 
     def _compare(self) -> Iterator[dict[str, Any]]:
-        options = self.statistics
         if not self.baselines or not self.references:
             return
-        differences = self.agreement[:, :1] - self.agreement[:, 1:]
-        ends = bootstrap_interval(
-            differences, samples=options["samples"], level=options["level"], seed=options["seed"]
-        )
-        p = sign_flip_test(differences, permutations=options["permutations"], seed=options["seed"])
-        means = _table_means(differences)
-        counts = (~np.isnan(differences)).sum(axis=0)
+        means, p = tested(self.agreement[:, :1] - self.agreement[:, 1:], self.statistics)
         for (j, reference), (k, special) in itertools.product(
             enumerate(self.references), enumerate((True, False))
         ):
             corrected = holm(p[:, j, k])
             for i, name in enumerate(self.baselines):
+                values = means.at((i, j, k))
                 yield {
                     "reference": reference,
                     "special_tokens": special,
                     "baseline": name,
-                    "difference": float(means[i, j, k]),
-                    "ci": [float(end) for end in ends[:, i, j, k]],
-                    "count": int(counts[i, j, k]),
+                    "difference": values["mean"],
+                    "ci": values["ci"],
+                    "count": values["count"],
                     "p": float(p[i, j, k]),
                     "p_holm": float(corrected[i]),
                 }
@@ -196,8 +182,8 @@ class Statistics:
         """Return the statistics as lists, dictionaries, strings and numbers.
 
         Returns:
-            What JSON can hold, with the keys "format" and "version" first. None stands for what is
-            not defined.
+            What JSON can hold, with the keys "format" and "version" first. None stands for a number
+            that is not defined.
         """
         data: dict[str, Any] = {
             "format": FORMAT,
@@ -220,35 +206,25 @@ class Statistics:
             "comparisons": self.compare(),
             "tokens": [token._asdict() for token in self.tokens],
         }
-        defined: dict[str, Any] = _defined(data)
-        return defined
+        plain: dict[str, Any] = formats.without_nan(data)
+        return plain
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics to a file, whole or not at all.
+        """Write the statistics to a file. A failure leaves no partial file.
 
         Args:
-            path: The file. Its ending says what is written: ".json" what `to_dict` gives; ".csv"
-                the table of `summary`; ".png", ".svg" and ".pdf" are `plot`.
+            path: The file. Its ending chooses the format: ".json" is `to_dict`; ".csv" is the table
+                of `summary`; ".png", ".svg" and ".pdf" are `plot`.
 
         Raises:
             OptionError: If the ending is not one of these.
-            MissingExtraError: If a figure is asked for and matplotlib is not installed.
+            MissingExtraError: If the format is a figure and matplotlib is not installed.
             OSError: If the file cannot be written.
         """
-        name = os.fspath(path)
-        ending = check_path(name)
-        if ending == ".json":
-            content = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
-            write_whole(name, content + "\n")
-        elif ending == ".csv":
-            write_whole(name, self._csv())
-        else:
-            from attnflow.view import theme
-
-            write_whole(name, theme.content(self.plot(), ending))
+        formats.save(self, path)
 
     def plot(self) -> Figure:
-        """Draw what the scores agree with, and the tokens that score highest.
+        """Draw the correlations of the scores, and the tokens with the highest mean scores.
 
         Returns:
             The figure. It is not shown.
@@ -256,9 +232,8 @@ class Statistics:
         Raises:
             MissingExtraError: If matplotlib is not installed.
         """
-        from attnflow.evaluate.report import draw
-
-        return draw(self)
+        figure: Figure = formats.render(self, "plot")
+        return figure
 
     def show(self, file: TextIO | None = None) -> None:
         """Print the statistics as tables.
@@ -266,45 +241,11 @@ class Statistics:
         Args:
             file: The text stream to print to. None means standard output.
         """
-        from attnflow.evaluate.report import show
+        formats.render(self, "terminal", file)
 
-        show(self, file)
-
-    def _table(self, name: str) -> _Table:
-        """Return the statistics over texts of an array, worked out once."""
+    def _means(self, name: str) -> Means:
+        """Return the means over texts of an array, computed once."""
         if name not in self._cache:
-            self._cache[name] = _table(getattr(self, name), self.statistics)
-        table: _Table = self._cache[name]
-        return table
-
-    def _csv(self) -> str:
-        content = io.StringIO()
-        names = ("what", "measure", "with", "special_tokens", "mean", "std", "low", "high")
-        writer = csv.DictWriter(content, (*names, "count", "undefined"))
-        writer.writeheader()
-        for row in self.summary():
-            row["low"], row["high"] = row.pop("ci")
-            writer.writerow({name: _cell(value) for name, value in row.items()})
-        return content.getvalue()
-
-
-def _row(
-    what: str,
-    measure: str,
-    other: str | None,
-    special: bool | None,
-    table: _Table,
-    place: tuple[int, ...],
-) -> dict[str, Any]:
-    values = _statistics(None, table, place)
-    del values["layer"]
-    return {"what": what, "measure": measure, "with": other, "special_tokens": special, **values}
-
-
-def _table_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = ~np.isnan(values)
-    counts = known.sum(axis=0)
-    means: NDArray[np.float64] = np.where(known, values, 0.0).sum(axis=0) / np.where(
-        counts, counts, np.nan
-    )
-    return means
+            self._cache[name] = Means.of(getattr(self, name), self.statistics)
+        means: Means = self._cache[name]
+        return means

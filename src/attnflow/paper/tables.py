@@ -6,14 +6,15 @@ paper's settings, and the numbers it printed, so that ours stand beside them.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attnflow.errors import OptionError
 from attnflow.evaluate import evaluate
+from attnflow.formats import without_nan
+from attnflow.view import tables
+from attnflow.view.export import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -243,7 +244,7 @@ class Table(NamedTuple):
             "data": self.data,
             "options": dict(measured.options),
         }
-        defined: dict[str, Any] = _defined(result | about)
+        defined: dict[str, Any] = without_nan(result | about)
         return defined
 
     def to_text(self) -> str:
@@ -252,19 +253,9 @@ class Table(NamedTuple):
         Returns:
             Lines of up to 100 characters for six layers.
         """
-        layers = [row["layer"] for row in self.rows("raw")]
-        lines = [
-            f"Table {self.setting.number}: {self.caption()}",
-            "",
-            "Special tokens scored too, as in the paper:",
-            *self._block(layers, special_tokens=True),
-            "",
-            "Special tokens left out:",
-            *self._block(layers, special_tokens=False),
-            "",
-            *self._remarks(),
-        ]
-        return "\n".join(lines)
+        parts = [f"Table {self.setting.number}: {self.caption()}"]
+        parts += [table.plain() for table in self._tables()]
+        return "\n\n".join([*parts, "\n".join(self._remarks())])
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, with the paper's numbers under ours.
@@ -272,19 +263,10 @@ class Table(NamedTuple):
         Returns:
             Two tables: with special tokens, as in the paper, and without.
         """
-        layers = [row["layer"] for row in self.rows("raw")]
-        head = "| | | " + " | ".join(f"L{layer}" for layer in layers) + " |"
-        rule = "| --- | --- |" + " ---: |" * len(layers)
-        parts = [f"**Table {self.setting.number}.** {self.caption()}", ""]
-        for title, special in (
-            ("Special tokens scored too, as in the paper:", True),
-            ("Special tokens left out:", False),
-        ):
-            parts += [title, "", head, rule]
-            for name, kind, cells in self._cells(layers, special_tokens=special):
-                parts.append(f"| {name} | {kind} | " + " | ".join(cells) + " |")
-            parts.append("")
-        return "\n".join([*parts, *(f"{remark}\n" for remark in self._remarks())])
+        parts = [f"**Table {self.setting.number}.** {self.caption()}"]
+        for table in self._tables():
+            parts += [table.title, table.markdown()]
+        return "\n\n".join([*parts, *self._remarks()]) + "\n"
 
     def to_csv(self) -> str:
         """Return the table as comma-separated values, one line for each number.
@@ -293,17 +275,14 @@ class Table(NamedTuple):
             The columns are special_tokens, method, layer, mean, std, ci_low, ci_high, count,
             paper_mean and paper_std.
         """
-        out = io.StringIO()
-        writer = csv.writer(out)
-        writer.writerow(COLUMNS)
+        rows = []
         for special in (True, False):
             for method in (*METHODS, *self.evaluation.baselines):
                 for row in self.rows(method, special_tokens=special):
                     known = self.printed(method, row["layer"]) if special else None
-                    low, high = row["ci"] or (None, None)
-                    mine = (row["layer"], row["mean"], row["std"], low, high, row["count"])
-                    writer.writerow((str(special).lower(), method, *mine, *(known or (None, None))))
-        return out.getvalue()
+                    mine = (row["layer"], row["mean"], row["std"], *row["ci"], row["count"])
+                    rows.append((special, method, *mine, *(known or (None, None))))
+        return csv_text(COLUMNS, rows)
 
     def plot(self, ax: Any = None, *, special_tokens: bool = True) -> tuple[Figure, Axes]:
         """Draw the table: correlation over layers, with the paper's as dotted lines.
@@ -393,26 +372,26 @@ class Table(NamedTuple):
             f"{_short(self.evaluation.model)}{accuracy}."
         )
 
-    def _cells(
-        self, layers: Sequence[int], *, special_tokens: bool
-    ) -> list[tuple[str, str, list[str]]]:
-        cells = []
-        for method in METHODS:
-            rows = self.rows(method, special_tokens=special_tokens)
-            cells.append((method, "ours", [_spread(row["mean"], row["std"]) for row in rows]))
-            cells.append(("", f"{self._level():.0%} CI", [_interval(row["ci"]) for row in rows]))
-            known = [self.printed(method, layer) for layer in layers]
-            if special_tokens and any(known):
-                cells.append(
-                    ("", "paper", [_spread(*number) if number else "" for number in known])
-                )
-        return cells
-
-    def _block(self, layers: Sequence[int], *, special_tokens: bool) -> list[str]:
-        lines = [" " * 16 + "".join(f"{f'L{layer}':>14}" for layer in layers)]
-        for name, kind, cells in self._cells(layers, special_tokens=special_tokens):
-            lines.append(f"{name:<9}{kind:<7}" + "".join(f"{cell:>14}" for cell in cells))
-        return lines
+    def _tables(self) -> list[tables.Table]:
+        layers = [row["layer"] for row in self.rows("raw")]
+        columns = ["", "", *(f"L{layer}" for layer in layers)]
+        made = []
+        for special, title in (
+            (True, "Special tokens scored too, as in the paper:"),
+            (False, "Special tokens left out:"),
+        ):
+            lines = []
+            for method in METHODS:
+                rows = self.rows(method, special_tokens=special)
+                lines.append([method, "ours", *(_spread(row["mean"], row["std"]) for row in rows)])
+                level = f"{self._level():.0%} CI"
+                lines.append(["", level, *(_interval(row["ci"]) for row in rows)])
+                known = [self.printed(method, layer) for layer in layers]
+                if special and any(known):
+                    paper = (_spread(*number) if number else "" for number in known)
+                    lines.append(["", "paper", *paper])
+            made.append(tables.Table(title, columns, lines, left=2))
+        return made
 
     def _remarks(self) -> list[str]:
         measured = self.evaluation
@@ -549,15 +528,6 @@ def _interval(ends: Sequence[float | None] | None) -> str:
         return ""
     # Without its zeros, an interval is no wider than a mean and its deviation.
     return " to ".join(_digits(end).replace("0.", ".", 1) for end in known)
-
-
-def _defined(value: Any) -> Any:
-    """Return a value with None for every number that is none, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {name: _defined(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defined(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def _digits(number: float) -> str:

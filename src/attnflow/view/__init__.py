@@ -5,13 +5,27 @@ the text as it was written, with each token in its place. Tokens are shown as te
 else: control characters are made visible and never sent on.
 """
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any, TextIO
 
+from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 from attnflow.formats import register
-from attnflow.view import export, figures, notebook, page, theme
+from attnflow.view import evaluation, export, figures, notebook, page, statistics, theme
 
 __all__: list[str] = []
+
+
+def _shown(report: Callable[[Any], Any]) -> Callable[..., None]:
+    def show(result: Any, file: TextIO | None = None) -> None:
+        report(result).show(file)
+
+    return show
+
+
+def _drawn(draw: Callable[[Any], Any], ending: str) -> Callable[[Any], bytes]:
+    return lambda result: theme.content(draw(result), ending)
+
 
 register(Explanation, "terminal", notebook.show)
 register(Explanation, "plot", figures.heat_map)
@@ -21,5 +35,15 @@ register(Explanation, "mimebundle", notebook.mimebundle)
 register(Explanation, ".json", export.explanation_json)
 register(Explanation, ".csv", export.explanation_csv)
 register(Explanation, ".html", page.page)
+register(Evaluation, "terminal", _shown(evaluation.report))
+register(Evaluation, "plot", evaluation.plot)
+register(Evaluation, ".json", export.json_text)
+register(Evaluation, ".csv", export.evaluation_csv)
+register(Statistics, "terminal", _shown(statistics.report))
+register(Statistics, "plot", statistics.draw)
+register(Statistics, ".json", export.json_text)
+register(Statistics, ".csv", export.statistics_csv)
 for _ending in theme.ENDINGS:
-    register(Explanation, _ending, partial(figures.render, ending=_ending))
+    register(Explanation, _ending, _drawn(lambda result: figures.heat_map(result)[0], _ending))
+    register(Evaluation, _ending, _drawn(evaluation.panels, _ending))
+    register(Statistics, _ending, _drawn(statistics.draw, _ending))

@@ -19,6 +19,7 @@ __all__ = [
     "short_model",
     "signed",
     "spaced",
+    "title",
 ]
 
 METHOD_NAMES = {
@@ -29,6 +30,18 @@ METHOD_NAMES = {
 
 
 # ---- Explanations --------------------------------------------------------------------------------
+
+
+def title(explanation: Explanation) -> str:
+    """Return the method and what was explained, in one line.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        The name of the method and the `headline`.
+    """
+    return f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"
 
 
 def headline(explanation: Explanation) -> str:
@@ -102,9 +115,8 @@ def has_all_tokens(explanation: Explanation) -> bool:
         False if tokens were grouped into words or left out.
     """
     made = explanation.options
-    return bool(
-        not made.get("words") and made.get("special_tokens", True) and not made.get("drop_sink")
-    )
+    grouped = made.get("words") or made.get("units", "tokens") != "tokens"
+    return not grouped and made.get("special_tokens", True) and not made.get("drop_sink")
 
 
 def _position_name(explanation: Explanation) -> str:
@@ -186,7 +198,7 @@ def _short(number: float) -> str:
 
 
 def signed(difference: float) -> str:
-    """Return a difference with its sign."""
+    """Return a difference with its sign, "undefined" if it is NaN."""
     return "undefined" if math.isnan(difference) else f"{difference:+.2f}"
 
 

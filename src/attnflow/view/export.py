@@ -1,14 +1,21 @@
 """Results as JSON and CSV."""
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 
-__all__ = ["csv_text", "explanation_csv", "explanation_json"]
+__all__ = [
+    "csv_text",
+    "evaluation_csv",
+    "explanation_csv",
+    "explanation_json",
+    "json_text",
+    "statistics_csv",
+]
 
 
 def explanation_json(explanation: Explanation) -> str:
@@ -27,6 +34,18 @@ def explanation_json(explanation: Explanation) -> str:
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
+def json_text(result: Evaluation | Statistics) -> str:
+    """Return an evaluation or statistics as JSON.
+
+    Args:
+        result: The evaluation or the statistics.
+
+    Returns:
+        The JSON of its `to_dict`.
+    """
+    return json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
 def explanation_csv(explanation: Explanation) -> str:
     """Return the tokens of an explanation with their scores, one row each.
 
@@ -38,6 +57,38 @@ def explanation_csv(explanation: Explanation) -> str:
     """
     columns = explanation.columns()
     return csv_text(list(columns), zip(*columns.values(), strict=True))
+
+
+def evaluation_csv(evaluation: Evaluation, *, per_text: bool = False) -> str:
+    """Return the correlations of an evaluation.
+
+    Args:
+        evaluation: The evaluation.
+        per_text: Whether there is a row for every text, instead of the mean over texts.
+
+    Returns:
+        The table of `Evaluation.to_dataframe`.
+    """
+    records = list(evaluation.records(per_text=per_text))
+    return csv_text(list(records[0]), (record.values() for record in records))
+
+
+def statistics_csv(statistics: Statistics) -> str:
+    """Return the means of statistics.
+
+    Args:
+        statistics: The statistics.
+
+    Returns:
+        The table of `Statistics.summary`, with the ends of intervals as "low" and "high".
+    """
+    names = ["what", "measure", "with", "special_tokens", "mean", "std", "low", "high"]
+    names += ["count", "undefined"]
+    rows = []
+    for row in statistics.summary():
+        row["low"], row["high"] = row.pop("ci")
+        rows.append([row[name] for name in names])
+    return csv_text(names, rows)
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -54,6 +105,8 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
         >>> csv_text(["layer", "special", "mean"], [(1, True, float("nan"))])
         'layer,special,mean\r\n1,true,\r\n'
     """
+    import csv
+
     content = io.StringIO()
     writer = csv.writer(content)
     writer.writerow(names)

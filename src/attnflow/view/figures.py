@@ -1,7 +1,7 @@
 """Figures, with matplotlib.
 
-A figure is returned and never shown. Nothing here touches pyplot, so that no state is shared with
-the caller's own figures.
+A figure is returned and never shown. Nothing here uses pyplot, so no state is shared with the
+caller's own figures.
 """
 
 import math
@@ -15,7 +15,7 @@ from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
 from attnflow.view import theme
-from attnflow.view.captions import METHOD_NAMES, format_score, headline
+from attnflow.view.captions import METHOD_NAMES, format_score, title
 from attnflow.view.pieces import labels
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ __all__ = [
     "heat_map",
     "image_overlay",
     "layer_map",
-    "render",
     "token_bars",
+    "traced",
 ]
 
-# Labels that stand upright need this much room each, in points.
+# The room in points that each upright label needs.
 LABEL_ROOM: Final = 10.5
-# Up to this many tokens, bars lie beside their tokens; more stand on a line.
-LYING_BARS: Final = 40
-# More edges than this are a blur, and make a large file.
+# Up to this many tokens, bars are horizontal, with a label each; more are vertical.
+HORIZONTAL_BARS: Final = 40
+# More edges than this cannot be told apart, and make a large file.
 MOST_EDGES: Final = 3000
-# Of many tokens, so many edges a layer can still be told apart.
+# With many tokens, this many edges per layer can still be told apart.
 EDGES_OF_MANY: Final = 120
 # Edges that weigh less than this share of the heaviest cannot be seen.
 FAINTEST: Final = 0.02
-# Of more tokens than this, the residual connections would hide all else in a graph.
+# With more tokens than this, the residual connections would hide the other edges of a graph.
 RESIDUALS_SEEN: Final = 40
 
 
@@ -56,7 +56,7 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
 
     Args:
         explanation: The explanation.
-        ax: The axes to draw into. None makes a figure of a fitting size.
+        ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
         The figure and the axes.
@@ -64,14 +64,13 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    title = f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"
     if explanation.grid is None:
         return layer_map(
             explanation.layer_scores,
             explanation.tokens,
             special=explanation.special,
             layer=explanation.layer,
-            title=title,
+            title=title(explanation),
             ax=ax,
         )
     values = explanation.map()
@@ -79,13 +78,8 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     figure, ax = theme.axes_of(
         ax, np.clip(0.3 * columns + 1.6, 3.6, 9.0), np.clip(0.3 * rows + 0.6, 2.4, 9.0)
     )
-    top = _top(values)
-    image = ax.imshow(values, cmap=theme.scale(), vmin=0.0, vmax=top, interpolation="nearest")
-    theme.dress(ax, frame=["left", "right", "top", "bottom"])
-    ax.set_xticks([])
-    ax.set_yticks([])
-    theme.set_title(ax, title)
-    add_colour_bar(figure, image, ax, "score")
+    image = _cells(ax, values, _top(values))
+    _finish_image(figure, ax, image, explanation)
     return figure, ax
 
 
@@ -106,11 +100,12 @@ def layer_map(
         values: The scores, of shape (L, n). NaN is drawn in grey.
         tokens: The n tokens.
         special: For each token whether it is special. The colours are scaled to the others.
-        layer: A layer to set off, from 1.
-        top: The score that has the last colour. None is the highest of tokens not special.
-        title: What to write above.
-        colour_bar: Whether to draw the scale beside it.
-        ax: The axes to draw into. None makes a figure of a fitting size.
+        layer: A layer to emphasise, from 1.
+        top: The score that has the last colour. None means the highest of tokens that are not
+            special.
+        title: The title.
+        colour_bar: Whether to draw the colour scale.
+        ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
         The figure and the axes.
@@ -131,18 +126,14 @@ def layer_map(
         if len(special) != columns:
             raise OptionError(f"special has {len(special)} items, but there are {columns} tokens")
         ordinary = ~np.array(special, dtype=bool)
-    longest = min(24, max((len(token) for token in tokens), default=1))
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.3 * columns + 1.7, 3.6, 13.0),
-        np.clip(0.24 * rows + 0.75 + 0.055 * longest, 1.9, 9.0),
+        np.clip(0.24 * rows + 0.75 + _label_height(tokens), 1.9, 9.0),
     )
     limit = _top(scores[:, ordinary], scores) if top is None else float(top)
-    image = ax.imshow(
-        scores, cmap=theme.scale(), vmin=0.0, vmax=limit, aspect="auto", interpolation="nearest"
-    )
-    theme.dress(ax, frame=["left", "right", "top", "bottom"])
-    # A hairline between cells helps the eye as long as there are few.
+    image = _cells(ax, scores, limit, aspect="auto")
+    # Lines between the cells help as long as there are few cells.
     if columns <= 60 and rows <= 60:
         _rule(ax, rows, columns, 0.6)
     _token_ticks(ax, tokens, np.nanmax(np.where(np.isnan(scores), 0.0, scores), axis=0), ordinary)
@@ -166,24 +157,24 @@ def attention_graph(
     title: str | None = None,
     ax: Any = None,
 ) -> "tuple[Figure, Axes]":
-    """Draw the layered graph: tokens at the bottom, a row of nodes a layer, edges by weight.
+    """Draw the layered graph: tokens at the bottom, a row of nodes per layer, edges by weight.
 
     Raw attention, rollout and flow can all be drawn: an edge from position k of layer l down to
-    position m weighs ``weights[l - 1][k, m]``. Rollout and flow lead to input tokens, and are drawn
-    between neighbouring layers all the same, as in the paper's Figure 1. Of more than 40 tokens,
-    the edges from a position to itself are thin lines whatever they weigh, because they would hide
-    the others; of a position that is traced, they are no stronger than the others.
+    position m weighs ``weights[l - 1][k, m]``. Rollout and flow lead to input tokens, but are drawn
+    between neighbouring layers, as in the paper's Figure 1. With more than 40 tokens, the edges
+    from a position to itself would hide the others. They are then thin lines whatever they weigh,
+    or, if a position is traced, no stronger than the others.
 
     Args:
         weights: A graph, whose capacities are drawn, or weights of shape (L, n, n).
         tokens: The n tokens.
-        position: Trace one position of the last layer: an edge weighs what comes along it of that
-            position, multiplied along paths. Such shares get small from layer to layer, so that
-            edges are drawn by the square root. None draws all edges as they are.
-        edges: How many edges to draw at most, the heaviest first. None is 3,000, or, of more than
-            40 tokens, 120 a layer.
-        title: What to write above.
-        ax: The axes to draw into. None makes a figure of a fitting size.
+        position: Trace one position of the last layer: an edge weighs the share of that position
+            that passes along it, multiplied along paths. Such shares become small from layer to
+            layer, so edges are drawn by their square root. None draws all edges as they are.
+        edges: The largest number of edges to draw, the heaviest first. None means 3,000, or 120 per
+            layer if there are more than 40 tokens.
+        title: The title.
+        ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
         The figure and the axes.
@@ -194,7 +185,7 @@ def attention_graph(
 
     Example:
         >>> figure, axes = attention_graph([[[0.5, 0.5], [0.0, 1.0]]], ["the", "keys"])
-        >>> len(axes.collections[0].get_segments())  # an edge that weighs nothing is not drawn
+        >>> len(axes.collections[0].get_segments())  # an edge of weight 0 is not drawn
         3
     """
     array = weights.capacities if isinstance(weights, AttentionGraph) else np.asarray(weights)
@@ -206,20 +197,19 @@ def attention_graph(
     if edges is None:
         edges = MOST_EDGES if count <= RESIDUALS_SEEN else EDGES_OF_MANY * layers
     if isinstance(edges, bool) or not isinstance(edges, int) or edges < 1:
-        raise OptionError(f"edges is {edges!r}; expected a whole number of 1 or more")
+        raise OptionError(f"edges is {edges!r}; expected an integer of 1 or more")
     if position is not None and not (
         isinstance(position, int | np.integer) and -count <= position < count
     ):
         raise OptionError(f"position is {position!r}; expected an index of the {count} tokens")
-    longest = min(24, max((len(token) for token in tokens), default=1))
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.45 * count + 1.0, 3.2, 13.0),
-        np.clip(0.5 * layers + 0.7 + 0.055 * longest, 2.2, 9.0),
+        np.clip(0.5 * layers + 0.7 + _label_height(tokens), 2.2, 9.0),
     )
     drawn = np.nan_to_num(np.array(array, dtype=np.float64))
     if position is not None:
-        drawn = np.sqrt(_traced(drawn, int(position) % count))
+        drawn = np.sqrt(traced(drawn, int(position) % count))
     straight = np.eye(count, dtype=bool) & (count > RESIDUALS_SEEN)
     top = float(drawn.max(initial=0.0, where=~straight))
     if top > 0:
@@ -234,10 +224,8 @@ def attention_graph(
     ax.tick_params(length=0)
     incoming = drawn.max(axis=(0, 1), initial=0.0)
     _token_ticks(ax, tokens, incoming, np.ones(count, dtype=bool))
-    step = _step(layers + 1, theme.points(ax)[1])
-    shown = range(0, layers + 1, step)
-    names = ["input" if i == 0 else f"L{i}" for i in shown]
-    theme.set_ticks(ax.yaxis, list(shown), names)
+    shown = range(0, layers + 1, _step(layers + 1, theme.points(ax)[1]))
+    theme.set_ticks(ax.yaxis, shown, ["input" if i == 0 else f"L{i}" for i in shown])
     ax.set_xlim(-0.6, count - 0.4)
     ax.set_ylim(-0.25, layers + 0.25)
     if title is not None:
@@ -248,12 +236,13 @@ def attention_graph(
 def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """Draw the scores of one layer as bars, one for each token, in the order of the text.
 
-    Up to 40 tokens each have a name beside their bar. Of more, the highest are named. A special
-    token that scores higher than all others is cut off at the edge, with its score written there.
+    Up to 40 tokens all have a name beside their bar. With more, only the highest have. The bar of a
+    special token that scores higher than all others is cut off at the edge, with its score written
+    there.
 
     Args:
         explanation: The explanation.
-        ax: The axes to draw into. None makes a figure of a fitting size.
+        ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
         The figure and the axes.
@@ -267,72 +256,65 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     if count == 0:
         raise OptionError("the explanation has no tokens; there is nothing to draw")
     ordinary = ~np.array(explanation.special, dtype=bool)
-    top = _top(scores[ordinary], scores)
-    lying = count <= LYING_BARS
-    figure, ax = (
-        theme.axes_of(ax, 4.6, 0.19 * count + 0.8)
-        if lying
-        else theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9)
-    )
-    style = theme.style_of(explanation.method)
-    colours = [style.colour if usual else theme.FAINT for usual in ordinary]
-    names = [theme.label(name) for name in labels(explanation)]
+    top, lowest = _top(scores[ordinary], scores), min(0.0, float(scores.min()))
     limit = 1.12 * top
-    clipped = np.clip(scores, min(0.0, float(scores.min())), limit)
-    draw = ax.barh if lying else ax.bar
-    draw(np.arange(count), clipped, 0.72 if lying else 0.9, color=colours, linewidth=0)
-    theme.dress(ax, frame=["left"] if lying else ["bottom"])
-    lowest = min(0.0, 1.12 * float(scores.min()))
-    if lying:
+    horizontal = count <= HORIZONTAL_BARS
+    size = (
+        (4.6, 0.19 * count + 0.8) if horizontal else (np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9)
+    )
+    figure, ax = theme.axes_of(ax, *size)
+    colour = theme.style_of(explanation.method).colour
+    colours = [colour if usual else theme.FAINT for usual in ordinary]
+    names = [theme.label(name) for name in labels(explanation)]
+    numbers = [format_score(float(score), max(top, -float(scores.min()))) for score in scores]
+    clipped = np.clip(scores, lowest, limit)
+    beyond = scores > limit
+    if horizontal:
+        ax.barh(np.arange(count), clipped, 0.72, color=colours, linewidth=0)
+        theme.dress(ax, frame=["left"])
         theme.set_ticks(ax.yaxis, range(count), names)
         ax.set_ylim(count - 0.4, -0.6)
-        ax.set_xlim(lowest, 1.25 * top)
+        ax.set_xlim(1.12 * lowest, 1.25 * top)
         ax.tick_params(axis="y", length=0)
+        for i, number in enumerate(numbers):
+            note = ax.annotate(
+                " ",
+                (clipped[i], i),
+                (-3 if beyond[i] else 3, 0),
+                textcoords="offset points",
+                ha="right" if beyond[i] else "left",
+                va="center",
+            )
+            text, ink = (f"{number} \u2192", theme.INK) if beyond[i] else (number, theme.QUIET)
+            theme.put_text(note, text, theme.SMALL_SIZE, color=ink)
     else:
+        ax.bar(np.arange(count), clipped, 0.9, color=colours, linewidth=0)
+        theme.dress(ax, frame=["bottom"])
         ax.set_xlim(-1.0, count)
-        ax.set_ylim(lowest, 1.05 * limit)
-    largest = max(abs(top), abs(float(scores.min())))
-    for i in range(count) if lying else []:
-        beyond = bool(scores[i] > limit)
-        note = ax.annotate(
-            " ",
-            (clipped[i], i),
-            (-3 if beyond else 3, 0),
-            textcoords="offset points",
-            ha="right" if beyond else "left",
-            va="center",
-        )
-        number = format_score(float(scores[i]), largest) + (" \u2192" if beyond else "")
-        theme.put_text(note, number, theme.SMALL_SIZE, color=theme.INK if beyond else theme.QUIET)
-    axis = ax.xaxis if lying else ax.yaxis
-    if not lying:
-        _name_peaks(
-            ax,
-            [
-                f"{name} {format_score(float(score), largest)} \u2192" if score > limit else name
-                for name, score in zip(names, scores, strict=True)
-            ],
-            np.where(ordinary | (scores > limit), clipped, -np.inf),
-        )
+        ax.set_ylim(1.12 * lowest, 1.05 * limit)
+        for i in np.flatnonzero(beyond).tolist():
+            names[i] += f" {numbers[i]} \u2192"
+        _name_peaks(ax, names, np.where(ordinary | beyond, clipped, -np.inf))
         theme.put_text(ax.xaxis.label, "token, in the order of the text", theme.TEXT_SIZE)
+    axis = ax.xaxis if horizontal else ax.yaxis
     theme.put_text(axis.label, "score", theme.TEXT_SIZE)
     _few_ticks(axis)
-    theme.set_title(ax, f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}")
+    theme.set_title(ax, title(explanation))
     return figure, ax
 
 
 def comparison(
     explanations: "Mapping[str, Explanation] | Sequence[Explanation]", ax: Any = None
 ) -> "tuple[Figure, Axes]":
-    """Draw what several methods say about the same tokens, a row each.
+    """Draw the scores of several methods for the same tokens, a row each.
 
-    A row is coloured by its own highest score among tokens that are not special, because the
-    scores of methods have no common unit. Up to 16 tokens have the numbers written in.
+    The scores of methods have no common unit, so each row is coloured by its own highest score
+    among tokens that are not special. With up to 16 tokens the cells show the numbers.
 
     Args:
-        explanations: Explanations of the same tokens, by the names to give them, or a list of them,
+        explanations: Explanations of the same tokens, by the names to show, or a list of them,
             which are named by method and layer.
-        ax: The axes to draw into. None makes a figure of a fitting size.
+        ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
         The figure and the axes.
@@ -360,16 +342,12 @@ def comparison(
     tops = np.array([_top(row[ordinary], row) for row in scores])
     shares = scores / tops[:, None]
     rows, columns = shares.shape
-    longest = min(24, max((len(token) for token in first.tokens), default=1))
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.42 * columns + 2.4, 4.2, 13.0),
-        np.clip(0.3 * rows + 0.75 + 0.055 * longest, 1.6, 8.0),
+        np.clip(0.3 * rows + 0.75 + _label_height(first.tokens), 1.6, 8.0),
     )
-    image = ax.imshow(
-        shares, cmap=theme.scale(), vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest"
-    )
-    theme.dress(ax, frame=["left", "right", "top", "bottom"])
+    image = _cells(ax, shares, 1.0, aspect="auto")
     ax.tick_params(length=0)
     _rule(ax, rows, 1, 2.0)
     theme.set_ticks(ax.yaxis, range(rows), [theme.label(name.rstrip()) for name in named])
@@ -396,13 +374,13 @@ def correlation_over_layers(
 
     Args:
         curves: By name, a curve: for each layer a mapping with "mean", and if known "ci" (low and
-            high) and "layer", as `Evaluation.summary` gives them; or plain numbers, one a layer
-            from 1 on. "raw", "rollout" and "flow", alone or at the beginning of a name, have their
-            own colours. A mean that is None or NaN is a gap.
+            high) and "layer", as `Evaluation.summary` returns them; or plain numbers, one for each
+            layer from 1. "raw", "rollout" and "flow", alone or at the beginning of a name, have
+            their own colours. A mean that is None or NaN is a gap.
         ax: The axes to draw into. None makes a figure.
         baselines: By name, a number that does not depend on the layer, drawn as a line across.
-        title: What to write above.
-        ylabel: What is correlated, in words.
+        title: The title.
+        ylabel: The label of the y axis.
 
     Returns:
         The figure and the axes.
@@ -424,17 +402,16 @@ def correlation_over_layers(
     figure, ax = theme.axes_of(ax, np.clip(0.42 * last + 2.4, 4.8, 9.0), 3.1)
     theme.dress(ax, frame=["left", "bottom"])
     others = 0
-    ends: list[tuple[float, str, str]] = []
+    drawn: set[str] = set()
     for name, (places, means, interval) in read.items():
         method = next((known for known in theme.STYLES if name.startswith(known)), name)
         style = theme.style_of(method, others)
         others += method not in theme.STYLES
-        alike = sum(1 for _, other, _ in ends if other.startswith(method))
         ax.plot(
             places,
             means,
             color=style.colour,
-            linestyle=(0, (1.2, 1.2)) if alike else style.dashes,
+            linestyle=(0, (1.2, 1.2)) if method in drawn else style.dashes,
             linewidth=1.6,
             marker=style.marker,
             markersize=4.5 if last <= 16 else 3.0,
@@ -443,17 +420,12 @@ def correlation_over_layers(
             label=theme.label(name, 40),
             zorder=3,
         )
+        drawn.add(method)
         if interval is not None:
-            ax.fill_between(
-                places, interval[0], interval[1], color=style.colour, alpha=0.22, linewidth=0
-            )
-        known = np.flatnonzero(np.isfinite(means))
-        if known.size:
-            ends.append((float(means[known[-1]]), name, style.colour))
+            ax.fill_between(places, *interval, color=style.colour, alpha=0.22, linewidth=0)
     ax.axhline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
-    for name, value in (baselines or {}).items():
-        style = theme.style_of(name, others)
-        others += 1
+    for i, (name, value) in enumerate((baselines or {}).items(), others):
+        style = theme.style_of(name, i)
         ax.axhline(
             float(value),
             color=style.colour,
@@ -463,8 +435,8 @@ def correlation_over_layers(
             zorder=2,
         )
     step = _step(last, theme.points(ax)[0], 18.0)
-    shown = range(1, last + 1) if step == 1 else range(step, last + 1, step)
-    theme.set_ticks(ax.xaxis, list(shown), [f"L{i}" for i in shown])
+    shown = range(step, last + 1, step)
+    theme.set_ticks(ax.xaxis, shown, [f"L{i}" for i in shown])
     ax.set_xlim(0.7, last + 0.3)
     theme.put_text(ax.xaxis.label, "layer", theme.TEXT_SIZE)
     theme.put_text(ax.yaxis.label, theme.label(ylabel, 60), theme.TEXT_SIZE)
@@ -482,15 +454,15 @@ def image_overlay(
 ) -> "tuple[Figure, Axes]":
     """Draw the scores of an image's patches over the image.
 
-    The image is shown in grey, so that colour says one thing only: the lighter and yellower, the
-    higher the score. What the model did not see, as an edge that was cut off, is left uncoloured.
+    The image is shown in grey, so colour shows only the score: the lighter and yellower, the
+    higher. Parts that the model did not see, such as an edge that was cut off, have no colour.
 
     Args:
         explanation: The explanation of an image.
         image: The image: a Pillow image, or an array of shape (height, width) or
             (height, width, 3) of bytes, or of numbers from 0 to 1.
-        ax: The axes to draw into. None makes a figure of a fitting size.
-        alpha: How much the colours cover the image, from 0 to 1.
+        ax: The axes to draw into. None makes a figure of a suitable size.
+        alpha: The opacity of the colours over the image, from 0 to 1.
 
     Returns:
         The figure and the axes.
@@ -509,29 +481,26 @@ def image_overlay(
     width = float(np.clip(3.6 / math.sqrt(ratio), 2.4, 7.0))
     figure, ax = theme.axes_of(ax, width + 1.0, width * ratio + 0.5)
     ax.imshow(grey, cmap="gray", vmin=0.0, vmax=1.0, interpolation="bilinear")
-    # On a picture light stands out, and on paper ink does: so this scale runs the other way.
+    # Light stands out on a picture, and ink on paper, so this scale runs the other way.
     drawn = ax.imshow(
         np.ma.masked_invalid(values), cmap="cividis", vmin=0.0, vmax=_top(values), alpha=alpha
     )
     theme.dress(ax)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    theme.set_title(ax, f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}")
-    add_colour_bar(figure, drawn, ax, "score")
+    _finish_image(figure, ax, drawn, explanation)
     return figure, ax
 
 
 def add_colour_bar(
     figure: Any, image: Any, ax: Any, text: str, above: bool | None = None, **more: Any
 ) -> Any:
-    """Draw the scale of an image beside its axes.
+    """Draw the colour scale of an image beside its axes.
 
     Args:
         figure: The figure.
         image: What ``Axes.imshow`` returned.
         ax: The axes to take the room from, or several.
-        text: What the scale is of.
-        above: Whether some values lie above the scale. None looks.
+        text: The label of the scale.
+        above: Whether some values lie above the scale. None means to look at the values.
         **more: Other options of ``Figure.colorbar``.
 
     Returns:
@@ -551,21 +520,23 @@ def add_colour_bar(
     return bar
 
 
-def render(explanation: Explanation, ending: str) -> bytes:
-    """Return the figure of an explanation as a file's content.
+def traced(weights: NDArray[np.float64], position: int) -> NDArray[np.float64]:
+    """Return the share of a position that passes along each edge, over all paths.
 
     Args:
-        explanation: The explanation.
-        ending: ".png", ".svg" or ".pdf".
+        weights: The weights of the edges, of shape (L, n, n).
+        position: The index of a position of the last layer.
 
     Returns:
-        The content.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
+        The shares, of the same shape.
     """
-    figure, _ = heat_map(explanation)
-    return theme.content(figure, ending)
+    shares = np.empty_like(weights)
+    share = np.zeros(weights.shape[1])
+    share[position] = 1.0
+    for layer in range(len(weights) - 1, -1, -1):
+        shares[layer] = share[:, None] * weights[layer]
+        share = shares[layer].sum(axis=0)
+    return shares
 
 
 # ---- What the figures share ----------------------------------------------------------------------
@@ -583,8 +554,27 @@ def _matrix(values: Any, name: str, columns: int) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
+def _cells(ax: Any, values: NDArray[np.float64], top: float, **more: Any) -> Any:
+    """Draw an array as coloured cells, in a frame."""
+    options = {"cmap": theme.scale(), "vmin": 0.0, "vmax": top, "interpolation": "nearest", **more}
+    theme.dress(ax, frame=["left", "right", "top", "bottom"])
+    return ax.imshow(values, **options)
+
+
+def _finish_image(figure: Any, ax: Any, image: Any, explanation: Explanation) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    theme.set_title(ax, title(explanation))
+    add_colour_bar(figure, image, ax, "score")
+
+
+def _label_height(tokens: Sequence[str]) -> float:
+    """Return the height of the longest label in inches, as it stands upright below the axes."""
+    return 0.055 * min(24, max((len(token) for token in tokens), default=1))
+
+
 def _top(*choices: NDArray[np.float64]) -> float:
-    """Return the highest number of the first choice that has one above 0."""
+    """Return the highest number of the first array that has one above 0."""
     for values in choices:
         known = values[np.isfinite(values)]
         if known.size and known.max() > 0:
@@ -593,7 +583,7 @@ def _top(*choices: NDArray[np.float64]) -> float:
 
 
 def _step(count: int, room: float, each: float = LABEL_ROOM) -> int:
-    """Return how many places lie between two labels so that they do not touch."""
+    """Return the distance between labels at which they do not touch."""
     return max(1, math.ceil(count * each / max(room, 1.0)))
 
 
@@ -603,7 +593,7 @@ def _token_ticks(
     weights: NDArray[np.float64],
     ordinary: NDArray[np.bool_],
 ) -> None:
-    """Label the tokens along the x axis; where there is no room for all, those that weigh most."""
+    """Label the tokens along the x axis. If there is no room for all, label the heaviest."""
     count = len(tokens)
     room = theme.points(ax)[0]
     step = _step(count, room)
@@ -617,17 +607,13 @@ def _token_ticks(
                 taken[max(0, i - step + 1) : i + step] = True
         shown.sort()
     names = [theme.label(tokens[i]) for i in shown]
-    # Labels lie flat where the longest has room to.
-    flat = max((len(name) for name in names), default=0) * 0.62 * theme.TICK_SIZE < room / count
     size = theme.TICK_SIZE if step == 1 and room / count > 12 else theme.SMALL_SIZE
-    if flat:
-        theme.set_ticks(ax.xaxis, shown, names, size)
-    elif room / count > 14:
-        theme.set_ticks(
-            ax.xaxis, shown, names, size, rotation=45, ha="right", rotation_mode="anchor"
-        )
-    else:
-        theme.set_ticks(ax.xaxis, shown, names, size, rotation=90)
+    # Labels are horizontal where the longest has room.
+    look: dict[str, Any] = {}
+    if max(map(len, names), default=0) * 0.62 * theme.TICK_SIZE >= room / count:
+        slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        look = slanted if room / count > 14 else {"rotation": 90}
+    theme.set_ticks(ax.xaxis, shown, names, size, **look)
     for i, text in zip(shown, ax.get_xticklabels(), strict=True):
         if not ordinary[i]:
             text.set_color(theme.QUIET)
@@ -645,7 +631,7 @@ def _layer_ticks(ax: Any, rows: int, layer: int | None) -> None:
 
 
 def _rule(ax: Any, rows: int, columns: int, width: float) -> None:
-    """Draw white lines between the cells of an image. A grid would need a tick for each."""
+    """Draw white lines between the cells of an image. A grid would need a tick for each line."""
     from matplotlib.collections import LineCollection
 
     right, top = ax.get_images()[0].get_array().shape[1] - 0.5, rows - 0.5
@@ -679,36 +665,23 @@ def _legend(ax: Any, entries: int) -> None:
         theme.put_text(text, text.get_text(), theme.TEXT_SIZE)
 
 
-def _traced(weights: NDArray[np.float64], position: int) -> NDArray[np.float64]:
-    """Return what of a position of the last layer comes along each edge, over all paths."""
-    traced = np.empty_like(weights)
-    share = np.zeros(weights.shape[1])
-    share[position] = 1.0
-    for layer in range(len(weights) - 1, -1, -1):
-        traced[layer] = share[:, None] * weights[layer]
-        share = traced[layer].sum(axis=0)
-    return traced
-
-
 def _draw_edges(ax: Any, weights: NDArray[np.float64], most: int) -> None:
-    """Draw edges whose weights are from 0 to 1, the light ones first."""
+    """Draw edges with weights from 0 to 1, the lightest first."""
     from matplotlib.collections import LineCollection
 
     count = weights.shape[1]
-    layer, start, end = np.nonzero(weights > FAINTEST)
-    weight = weights[layer, start, end]
+    places = np.argwhere(weights > FAINTEST)
+    weight = weights[*places.T]
     order = np.argsort(weight, kind="stable")[-most:]
-    layer, start, end, weight = layer[order], start[order], end[order], weight[order]
-    ends = np.stack(
-        [np.stack([start, layer + 1], axis=-1), np.stack([end, layer], axis=-1)], axis=1
-    )
+    weight = weight[order]
+    ends = [[(start, layer + 1), (end, layer)] for layer, start, end in places[order].tolist()]
     widest = float(np.clip(60.0 / count, 1.2, 3.6))
-    # Width and darkness both grow with the weight: together they read well in grey, too.
+    # Width and darkness both grow with the weight, which is legible in grey, too.
     colours = theme.scale()(0.2 + 0.65 * weight)
     colours[:, 3] = 0.25 + 0.75 * weight
     ax.add_collection(
         LineCollection(
-            list(ends),
+            ends,
             linewidths=0.15 + widest * weight,
             colors=colours,
             capstyle="round",
@@ -718,7 +691,7 @@ def _draw_edges(ax: Any, weights: NDArray[np.float64], most: int) -> None:
 
 
 def _name_peaks(ax: Any, names: Sequence[str], scores: NDArray[np.float64]) -> None:
-    """Name the highest bars, none over another."""
+    """Name the highest bars, without overlap."""
     room = theme.points(ax)[0] / len(names)
     apart = max(1, math.ceil(9.0 / room))
     taken: list[int] = []
@@ -731,7 +704,7 @@ def _name_peaks(ax: Any, names: Sequence[str], scores: NDArray[np.float64]) -> N
                 " ", (i, scores[i]), (0, 3), textcoords="offset points", ha="center", va="bottom"
             )
             theme.put_text(note, names[i], theme.SMALL_SIZE, rotation=90)
-    # The names stand above the bars and need room there.
+    # The names need room above the bars.
     low, high = ax.get_ylim()
     longest = max((len(names[i]) for i in taken), default=0)
     share = min(0.6, longest * 0.6 * theme.SMALL_SIZE / theme.points(ax)[1])
@@ -748,7 +721,9 @@ def _curve(
     """Return the layers, means and interval of a curve."""
     points = [] if isinstance(curve, str | Mapping) else list(curve)
     if not points:
-        raise OptionError(f"the curve {name!r} has no layers; expected one number or mapping each")
+        raise OptionError(
+            f"the curve {name!r} has no layers; expected a number or mapping for each layer"
+        )
     rows = [point if isinstance(point, Mapping) else {"mean": point} for point in points]
     for i, row in enumerate(rows):
         if "mean" not in row:
@@ -759,13 +734,10 @@ def _curve(
 
     places = numbers([row.get("layer", i + 1) for i, row in enumerate(rows)])
     means = numbers([row["mean"] for row in rows])
-    if not all(row.get("ci") is not None for row in rows):
+    if any(row.get("ci") is None for row in rows):
         return places, means, None
-    return (
-        places,
-        means,
-        (numbers([row["ci"][0] for row in rows]), numbers([row["ci"][1] for row in rows])),
-    )
+    low, high = (numbers([row["ci"][end] for row in rows]) for end in (0, 1))
+    return places, means, (low, high)
 
 
 def _grey(image: Any) -> NDArray[np.float64]:

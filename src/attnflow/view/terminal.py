@@ -6,10 +6,10 @@ With rich on a terminal, tokens are shaded. Other streams get the same as plain 
 import sys
 import unicodedata
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from attnflow.explanation import Explanation
-from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading
+from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading, title
 from attnflow.view.pieces import labels, pieces, shades
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
 from attnflow.view.text import cells, encodable, shorten, visible, wrap
@@ -104,21 +104,21 @@ def render(
             background, foreground = colours(shade)
             text.append(content, Style(color=foreground, bgcolor=background, bold=shade >= 0.5))
     canvas = Style(color="#ffffff", bgcolor=colours(0.0)[0])
-    title = Text.assemble(
+    heading = Text.assemble(
         (METHOD_NAMES[explanation.method], "bold"), "  ", shown(headline(explanation), "dim")
     )
     lines: list[Any] = [
-        indented(title),
+        indented(heading),
         Text(),
         Padding(text, (1 if margin else 0, margin), style=canvas),
         Text(),
     ]
-    chart = _chart(explanation, width - 2 * margin, encoding, cell_len)
-    for row in chart.rows:
-        line = Text.assemble(row.label, row.gap, (row.number, "bold"), "  ", (row.bar, ACCENT))
+    rows, remarks = _chart(explanation, width - 2 * margin, encoding, cell_len)
+    for label, number, bar in rows:
+        line = Text.assemble(label, (number, "bold"), "  ", (bar, ACCENT))
         line.no_wrap, line.overflow = True, "crop"
         lines.append(Padding(line, (0, 0, 0, margin)))
-    lines += [indented(Text(remark, "dim")) for remark in chart.remarks]
+    lines += [indented(Text(remark, "dim")) for remark in remarks]
     lines.append(Text())
     facts = answers(explanation)
     for name, value in facts:
@@ -156,12 +156,12 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
         shown = visible(text, encoding, line_breaks=line_breaks)
         return [f"{margin}{line}".rstrip() for line in wrap(shown, room)]
 
-    chart = _chart(explanation, room, encoding, cells)
-    bars = [f"{margin}{row.label}{row.gap}{row.number}  {row.bar}".rstrip() for row in chart.rows]
+    rows, remarks = _chart(explanation, room, encoding, cells)
+    bars = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
     blocks = [
-        paragraph(f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"),
+        paragraph(title(explanation)),
         paragraph("".join(piece.text for piece in pieces(explanation)), line_breaks=True),
-        bars + [line for remark in chart.remarks for line in paragraph(remark)],
+        bars + [line for remark in remarks for line in paragraph(remark)],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
         paragraph(reading(explanation)),
         *(paragraph(f"Note: {note}") for note in explanation.notes),
@@ -198,22 +198,10 @@ def colours(shade: float) -> tuple[str, str]:
     return f"#{red:02x}{green:02x}{blue:02x}", foreground
 
 
-class _Row(NamedTuple):
-    label: str
-    gap: str
-    number: str
-    bar: str
-
-
-class _Chart(NamedTuple):
-    rows: list[_Row]
-    remarks: list[str]
-
-
 def _chart(
     explanation: Explanation, width: int, encoding: str, measure: Callable[[str], int]
-) -> _Chart:
-    """Lay out the bars of the highest tokens, and say what is not shown."""
+) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Return the padded label, number and bar of the highest tokens, and what is not shown."""
     names = [_label(name, encoding) for name in labels(explanation)]
     scores: list[float] = explanation.scores.tolist()
     order = (-explanation.scores).argsort(kind="stable").tolist()
@@ -221,7 +209,7 @@ def _chart(
     usual = [i for i in order if not explanation.special[i]] or special
     best = usual[:BARS]
     if not best:
-        return _Chart([], ["There are no tokens."])
+        return [], ["There are no tokens."]
     largest = max(scores[best[0]], 0.0)
     magnitude = max(abs(scores[i]) for i in best)
     numbers = [format_score(scores[i], magnitude) for i in best]
@@ -237,7 +225,7 @@ def _chart(
             # Otherwise a terminal that supports right-to-left text moves the number as well.
             gap = (_LEFT_TO_RIGHT_MARK if encodable(_LEFT_TO_RIGHT_MARK, encoding) else "") + gap
         share = scores[i] / largest if largest > 0 else 0.0
-        rows.append(_Row(label, gap, number, _bar(share, bar_width, encoding)))
+        rows.append((label + gap, number, _bar(share, bar_width, encoding)))
 
     remarks = []
     if len(usual) > len(best):
@@ -249,7 +237,7 @@ def _chart(
         listed = ", ".join(f"{names[i]} {format_score(scores[i], magnitude)}" for i in special[:4])
         more = f" and {len(special) - 4} more" if len(special) > 4 else ""
         remarks.append(f"special tokens: {listed}{more}")
-    return _Chart(rows, remarks)
+    return rows, remarks
 
 
 def _label(name: str, encoding: str) -> str:

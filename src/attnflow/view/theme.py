@@ -1,7 +1,7 @@
-"""What all figures share: colours, type, and text that always appears as text.
+"""What all figures share: colours, type, and text that is never taken for mathematics.
 
-Nothing here changes matplotlib's settings or touches pyplot: a figure is dressed piece by piece, so
-that the caller's own figures stay as they are.
+Nothing here changes matplotlib's settings or uses pyplot. Each figure is styled piece by piece, so
+the caller's own figures stay as they are.
 """
 
 import functools
@@ -47,15 +47,15 @@ INK: Final = "#1a1a1a"
 QUIET: Final = "#666666"
 FAINT: Final = "#c9c9c9"
 
-# In points, for a figure that is printed at the size it is made.
+# In points, for a figure that is printed at its own size.
 TITLE_SIZE: Final = 9.5
 TEXT_SIZE: Final = 8.5
 TICK_SIZE: Final = 8.0
 SMALL_SIZE: Final = 7.0
 
-# The font that comes with matplotlib, and so is there on every machine.
+# The font that comes with matplotlib, and so is on every machine.
 FONT: Final = "DejaVu Sans"
-# Where a machine has them, these have what DejaVu Sans lacks.
+# If a machine has them, these fonts have characters that DejaVu Sans lacks.
 WIDER_FONTS: Final = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
@@ -74,7 +74,7 @@ WIDER_FONTS: Final = (
 
 
 class Style(NamedTuple):
-    """How one method is drawn, told apart by shape and lightness as well as by hue.
+    """How one method is drawn. Styles differ in shape and lightness as well as in hue.
 
     Attributes:
         colour: Its colour.
@@ -94,7 +94,7 @@ STYLES: Final = {
     "rollout": Style("#0072b2", "s", "solid", ""),
     "flow": Style("#3b0f45", "^", "solid", "..."),
 }
-# For what is none of the methods, in the order it is given.
+# For everything that is not a method, in the order given.
 OTHERS: Final = (
     Style("#009e73", "D", (0, (1.2, 1.2)), "xx"),
     Style("#8c8c8c", "v", (0, (1.2, 1.2)), "--"),
@@ -106,14 +106,14 @@ OTHERS: Final = (
 
 
 def style_of(name: str, index: int = 0) -> Style:
-    """Return how a curve or a bar is drawn.
+    """Return the style of a curve or a bar.
 
     Args:
-        name: The name of a method, such as "flow", or of anything else.
+        name: The name of a method, such as "flow", or any other name.
         index: Its number among those that are not methods, from 0.
 
     Returns:
-        The style; the same method has the same one in every figure.
+        The style. A method has the same style in every figure.
 
     Example:
         >>> style_of("flow").marker, style_of("random", 1).marker
@@ -126,18 +126,18 @@ def style_of(name: str, index: int = 0) -> Style:
 def scale() -> Any:
     """Return the colours of scores: white for 0, through blues, to nearly black.
 
-    The colours lie on a curve in CIELAB along which every step is as large as the next and
-    lightness always falls. So equal differences look equal, the order survives grey print, and no
-    kind of colour vision is left out.
+    The colours lie on a curve in CIELAB along which all steps are equally large and lightness
+    always falls. So equal differences look equal, and the order is legible in grey and with every
+    kind of colour vision.
 
     Returns:
-        A colour map of matplotlib with 256 colours. What is not a number is light grey.
+        A colour map of matplotlib with 256 colours. NaN is light grey.
     """
     from matplotlib.colors import ListedColormap
 
     along = np.linspace(0.0, 1.0, 4001)
     lightness = 98.5 - 83.0 * along
-    chroma = 46.0 * np.sin(0.75 * np.pi * along**0.8)  # all within what a screen can show
+    chroma = 46.0 * np.sin(0.75 * np.pi * along**0.8)  # all within the gamut of sRGB
     hue = np.radians(235.0 + 60.0 * along)
     curve = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)
     walked = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(curve, axis=0), axis=-1))])
@@ -167,13 +167,13 @@ def _from_lab(lab: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def readable(share: float) -> str:
-    """Return a colour of text that can be read on a colour of the scale.
+    """Return a colour for text on a colour of the scale.
 
     Args:
-        share: Where the colour behind the text is on the scale, from 0 to 1.
+        share: The place of the background colour on the scale, from 0 to 1.
 
     Returns:
-        A dark colour for the light half, white for the dark one.
+        A dark colour for the light half of the scale, white for the dark half.
 
     Example:
         >>> readable(0.9)
@@ -186,15 +186,15 @@ def readable(share: float) -> str:
 
 
 def label(text: str, width: int = 24) -> str:
-    r"""Return a text as a figure shows it: on one line, visible, short, and in glyphs there are.
+    r"""Return a text as a figure shows it: on one line, visible, short, and drawable.
 
     Args:
         text: Any text, such as a token.
-        width: The most characters to show. A longer text ends in an ellipsis.
+        width: The largest number of characters. A longer text ends in an ellipsis.
 
     Returns:
-        The text. A control character, and a character that no font on this machine has, is written
-        as its escape, which says more than the box that would be drawn.
+        The text. Control characters, and characters that no font on this machine has, are written
+        as escapes. Otherwise each would be drawn as the same box.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
@@ -207,11 +207,11 @@ def label(text: str, width: int = 24) -> str:
     """
     require()
     if text and not text.strip(" "):
-        # A label of blanks would say nothing.
+        # A blank label would say nothing.
         text = "\u2423" * len(text)
-    # A token of ten thousand characters is cut before each of them is looked at.
-    text = shorten(text[: 8 * width + 8], width) if len(text) > width else text
-    # Few fonts have Unicode's pictures of control characters, so that these are escaped here.
+    # Cut first: a token may have ten thousand characters.
+    text = shorten(text, width)
+    # Few fonts have Unicode's pictures of control characters, so these become escapes.
     text = "".join(
         f"\\x{ord(character):02x}" if character < " " and character not in "\t\n\r" else character
         for character in text
@@ -223,10 +223,10 @@ def label(text: str, width: int = 24) -> str:
 
 
 def _drawable(cluster: str) -> str:
-    """Return what a reader sees as one character, or the escapes of what no font has of it."""
+    """Return a cluster, with escapes for the characters of it that no font has."""
     if all(_family_of(character) is not None for character in cluster):
         return cluster
-    # Joiners and variation selectors say nothing on their own.
+    # Joiners and variation selectors mean nothing on their own.
     return "".join(
         character if _family_of(character) else character.encode("unicode_escape").decode()
         for character in cluster
@@ -235,7 +235,7 @@ def _drawable(cluster: str) -> str:
 
 
 def families(text: str) -> list[str]:
-    """Return the fonts that a text needs, in the order matplotlib is to try them.
+    """Return the fonts that a text needs, in the order in which matplotlib tries them.
 
     Args:
         text: What `label` returned.
@@ -257,7 +257,7 @@ def families(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _family_of(character: str) -> str | None:
-    """Return the first font family of this machine that has a character, None if none has."""
+    """Return the first font family that has a character; None if no font has it."""
     for family, path in _fonts():
         if ord(character) in _characters(path):
             return family
@@ -266,7 +266,7 @@ def _family_of(character: str) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def _fonts() -> tuple[tuple[str, str], ...]:
-    """Return the upright fonts of this machine, as family and file, the best known first."""
+    """Return the upright fonts of this machine, as family and file, the preferred ones first."""
     from matplotlib import font_manager
 
     def rank(family: str) -> int:
@@ -276,7 +276,7 @@ def _fonts() -> tuple[tuple[str, str], ...]:
     entries = [
         (entry.name, entry.fname)
         for entry in font_manager.fontManager.ttflist
-        # Fonts of mathematics and the font of last resort have boxes where others have letters.
+        # Fonts for mathematics and the font of last resort have boxes instead of letters.
         if entry.style == "normal"
         and str(entry.weight) in ("400", "normal", "regular", "book")
         and not entry.name.startswith(("cm", "STIX", "Last Resort", "LastResort"))
@@ -291,7 +291,7 @@ def _characters(path: str) -> frozenset[int]:
 
     try:
         font = font_manager.get_font(path)
-        # A font of bitmaps, as most of coloured emoji are, cannot be scaled.
+        # Bitmap fonts, such as most of coloured emoji, cannot be scaled.
         font.set_size(TEXT_SIZE, 72.0)
         return frozenset(font.get_charmap())
     except (OSError, RuntimeError):
@@ -299,7 +299,7 @@ def _characters(path: str) -> frozenset[int]:
 
 
 def put_text(artist: Any, text: str, size: float = TICK_SIZE, **more: Any) -> Any:
-    """Give a text of matplotlib its words, drawn as they are and in fonts that have them.
+    """Set the string of a text of matplotlib, drawn literally and in fonts that have it.
 
     Args:
         artist: A `matplotlib.text.Text`, such as a title or a tick's label.
@@ -310,7 +310,7 @@ def put_text(artist: Any, text: str, size: float = TICK_SIZE, **more: Any) -> An
     Returns:
         The artist.
     """
-    # Otherwise a token such as $x_1$ would be set as mathematics, and $x_{$ be an error.
+    # Otherwise a token such as $x_1$ would be drawn as mathematics, and $x_{$ be an error.
     artist.set_parse_math(False)
     artist.set_text(text)
     artist.set(**{"family": families(text), "size": size, "color": INK, **more})
@@ -321,10 +321,10 @@ def put_text(artist: Any, text: str, size: float = TICK_SIZE, **more: Any) -> An
 
 
 def require() -> None:
-    """See that matplotlib is there.
+    """Check that matplotlib is installed.
 
     Raises:
-        MissingExtraError: If it is not installed.
+        MissingExtraError: If it is not.
     """
     try:
         import matplotlib.figure  # noqa: F401
@@ -335,7 +335,7 @@ def require() -> None:
 
 
 def new_figure(width: float, height: float, **more: Any) -> "Figure":
-    """Return an empty figure that no window and no pyplot knows of.
+    """Return an empty figure that is not registered with pyplot.
 
     Args:
         width: Its width in inches.
@@ -343,7 +343,7 @@ def new_figure(width: float, height: float, **more: Any) -> "Figure":
         **more: Other options of `matplotlib.figure.Figure`.
 
     Returns:
-        The figure, on white.
+        The figure, with a white background.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
@@ -383,7 +383,7 @@ def axes_of(ax: Any, width: float, height: float) -> "tuple[Figure, Axes]":
 
 
 def dress(ax: Any, *, frame: Iterable[str] = ()) -> None:
-    """Give axes the look that all figures share.
+    """Style axes as in all figures.
 
     Args:
         ax: The axes.
@@ -403,7 +403,7 @@ def dress(ax: Any, *, frame: Iterable[str] = ()) -> None:
 
 
 def set_title(ax: Any, text: str, size: float = TITLE_SIZE, **more: Any) -> None:
-    """Write a title over axes, at the left, on two lines if one is too short.
+    """Write a title above axes, at the left, on two lines if it is too long for one.
 
     Args:
         ax: The axes.
@@ -415,13 +415,13 @@ def set_title(ax: Any, text: str, size: float = TITLE_SIZE, **more: Any) -> None
     line = label(text, 2 * room)
     if len(line) > room:
         cut = line.rfind(" ", 1, room + 1)
-        first, rest = (line[:cut], line[cut + 1 :]) if cut > 0 else (line[:room], line[room:])
-        line = f"{first}\n{shorten(rest, room)}"
+        cut = cut if cut > 0 else room
+        line = f"{line[:cut]}\n{shorten(line[cut:].removeprefix(' '), room)}"
     put_text(ax.set_title(" ", loc="left"), line, size, linespacing=1.15, **more)
 
 
 def points(ax: Any) -> tuple[float, float]:
-    """Return the width and height of axes in points, as far as they are known before drawing.
+    """Return the width and height of axes in points, as known before drawing.
 
     Args:
         ax: The axes.
@@ -440,7 +440,7 @@ def set_ticks(
 
     Args:
         axis: The x axis or the y axis.
-        places: Where the labels stand.
+        places: The positions of the labels.
         texts: What `label` returned for each.
         size: The size in points.
         **more: Other properties of the labels.
@@ -450,7 +450,7 @@ def set_ticks(
 
 
 def settle(figure: Any) -> Any:
-    """Lay a figure out once and for all, so that all its files look the same and are quick to make.
+    """Lay out a figure once, so that its files look the same and are fast to write.
 
     Args:
         figure: The figure, complete.
@@ -469,31 +469,21 @@ def content(figure: Any, ending: str, dpi: int = 200) -> bytes:
     Args:
         figure: The figure.
         ending: ".png", ".svg" or ".pdf".
-        dpi: For PNG, how many pixels an inch has.
+        dpi: The pixels per inch of a PNG.
 
     Returns:
-        The content: the same for the same figure, with no date in it. PDF has its fonts embedded as
-        TrueType, which publishers ask for.
+        The content. It is the same for the same figure, without a date. The fonts of a PDF are
+        embedded as TrueType, as publishers require.
 
     Raises:
-        OptionError: If the ending is none of these.
+        OptionError: If the ending is not one of these.
     """
     import matplotlib
 
     if ending not in ENDINGS:
-        raise OptionError(f"a figure's file must end in {' or '.join(ENDINGS)}, not in {ending!r}")
+        raise OptionError(f"ending is {ending!r}; expected {', '.join(ENDINGS)}")
     file = io.BytesIO()
-    undated: dict[str, dict[str, Any]] = {
-        ".png": {},
-        ".svg": {"Date": None},
-        ".pdf": {"CreationDate": None},
-    }
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "attnflow"}):
-        figure.savefig(
-            file,
-            format=ending.removeprefix("."),
-            dpi=dpi,
-            metadata=undated[ending],
-            facecolor="white",
-        )
+        figure.savefig(file, format=ending[1:], dpi=dpi, metadata=undated, facecolor="white")
     return file.getvalue()

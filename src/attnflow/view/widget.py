@@ -1,11 +1,10 @@
-"""The page in a notebook: a widget that Python and the reader share.
+"""The page in a notebook: a widget whose choices Python can read and set.
 
-It is the page of `attnflow.view.page`, in an output of Jupyter, VS Code or Colab. The method, layer
-and position that are chosen are the same on both sides: a click is seen by Python, and what Python
-sets is shown.
+It is the page of `attnflow.view.page`, in an output of Jupyter, VS Code or Colab. The chosen
+method, layer and position are synchronised: Python sees a click, and the page shows what Python
+sets.
 """
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from attnflow.explanation import Explanation
 from attnflow.options import METHODS, Options
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
-from attnflow.view.page import data, inlined, script, style
+from attnflow.view.document import inlined
+from attnflow.view.notebook import inline_html
+from attnflow.view.page import data, script, style
 
 try:
     import anywidget
@@ -40,7 +41,7 @@ CHOICES = ("method", "layer", "position")
 
 
 class ChoiceError(OptionError, traitlets.TraitError):  # type: ignore[misc] # Any to mypy
-    """Something was chosen that a widget cannot show; what was chosen before stays."""
+    """A choice that a widget cannot show. The choice before it stays."""
 
 
 class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
@@ -52,16 +53,16 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
 
     Attributes:
         explanation: As given.
-        method: The method chosen: "raw", "rollout" or "flow".
-        layer: The layer chosen, from 1 to the model's last. A negative one that is set counts from
-            the end. Of an encoder-decoder it is one of the decoder for a position of the target,
-            and one of the encoder for a position of the source.
-        position: The index of the position chosen, among the tokens that the model was given. A
-            negative one that is set counts from the end.
+        method: The chosen method: "raw", "rollout" or "flow".
+        layer: The chosen layer, from 1 to the model's last. A negative value counts from the end.
+            For an encoder-decoder it is a layer of the decoder for a position of the target, and a
+            layer of the encoder for a position of the source.
+        position: The index of the chosen position, among the tokens that the model was given. A
+            negative value counts from the end.
 
     Raises:
-        OptionError: If it is given something else, or something is set that cannot be shown. What
-            was chosen before stays.
+        OptionError: If it is given something else, or a choice cannot be shown. The choice before
+            it stays.
 
     Example:
         >>> explanation = Explanation(
@@ -86,7 +87,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
     """
 
-    _esm = script() + inlined(files(__package__).joinpath("widget.js").read_text(encoding="utf-8"))
+    _esm = script() + inlined("widget.js")
 
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)
@@ -194,21 +195,21 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         return len(self.explanation.layer_scores)
 
     def _check_change(self, name: str, value: Any) -> None:
-        """See that a choice that needs the trace is made only where there is one."""
+        """Check that a choice that needs the trace is made only if there is one."""
         made = getattr(self.explanation, name)
         if self.explanation.trace is None and value != made:
             raise ChoiceError(
-                f"{name} is {value!r}, but this explanation has no trace, and can be shown only "
-                f"for {name} {made!r}"
+                f"{name} is {value!r}, but this explanation has no trace and shows only the "
+                f"{name} {made!r}"
             )
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)
         if made is None:
             return None
-        # Where no script runs, the front end takes the next best.
+        # A front end that runs no script shows the HTML.
         bundle, metadata = made
-        return {**bundle, "text/html": self.chosen()._repr_html_()}, metadata
+        return {**bundle, "text/html": inline_html(self.chosen())}, metadata
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,11 +1,11 @@
-"""A data set in the browser: one HTML file of its rows, which needs no network and no server.
+"""A data set in the browser: one HTML file of its rows.
 
-A file can be sent to somebody, kept, and opened in years. So it holds a part of a large data set,
-says which, and never grows beyond what a browser opens at once. A row whose attention was kept, and
-comes along, opens in the page of an explanation; the others show their scores.
+The file can be sent to others and opened years later. So it holds a part of a large data set, says
+which, and stays small enough for a browser to open at once. A row whose attention was kept, and is
+in the file, opens in the page of an explanation; the others show their scores.
 
-`rows.js` chooses and orders rows, and `browse.js` shows them; both come after the modules of the
-page, whose colours and words they share.
+`rows.js` chooses and orders rows, and `browse.js` shows them. Both come after the modules of the
+page, whose colours and words they use.
 """
 
 import base64
@@ -14,11 +14,8 @@ import os
 import shlex
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import cache
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any, Final
 
 import numpy as np
@@ -30,30 +27,20 @@ from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
 from attnflow.view import page
-from attnflow.view.captions import METHOD_NAMES
-from attnflow.view.pieces import pieces
+from attnflow.view.captions import METHOD_NAMES, short_model
+from attnflow.view.document import asset, data_element, direction, document, inlined, start
+from attnflow.view.pieces import Tokenized, pieces
 from attnflow.view.text import visible
 
 __all__ = ["MOST_PAGES", "MOST_ROWS", "browse", "explain_row"]
 
-MODULES: Final = ("rows.js", "browse.js")
 MOST_ROWS: Final = 5_000
 MOST_PAGES: Final = 50
-# What the rows may take as JSON, a quarter of which is in the file; and what pages take there.
+# The largest size of the rows as JSON, of which the file has a quarter, and of the pages in it.
 MOST_BYTES: Final = 48_000_000
 MOST_PAGE_BYTES: Final = 16_000_000
-# Of a value of another column, and of a text that failed, this many characters are shown.
+# How many characters are shown of a value of another column, and of a text that failed.
 MOST_VALUE: Final = 2_000
-
-# The last of the script: it shows the data that is in the file.
-START: Final = """
-browse(
-  document.querySelector(".browse"),
-  JSON.parse(document.getElementById("attnflow-data").textContent),
-).catch((error) => {
-  document.querySelector(".browse").append(`This page cannot be shown: ${error.message}`);
-});
-"""
 
 
 def browse(
@@ -67,17 +54,17 @@ def browse(
 
     Args:
         folder: The output.
-        limit: How many rows to show at most. Fewer come along where texts are long, so that the
-            file stays one that a browser opens at once; it says how many.
-        shuffle: A seed: the rows are taken at random. None takes the first.
+        limit: The largest number of rows to show. If texts are long there are fewer, so that a
+            browser can open the file at once. The page says how many.
+        shuffle: A seed to choose rows at random. None takes the first rows.
         pages: How many rows open in the full page, where attentions were kept. They are the first
-            of those shown.
+            rows shown.
 
     Returns:
-        An HTML document that asks the network for nothing.
+        An HTML document that makes no network request.
 
     Raises:
-        OptionError: If it is not the output of a run, or an option is not valid.
+        OptionError: If the folder is not the output of a run, or an option is not valid.
         DataError: If a file is damaged.
         MissingExtraError: If pyarrow is not installed.
     """
@@ -85,7 +72,7 @@ def browse(
     seed = 0 if shuffle is None else shuffle
     for name, value, least in (("limit", limit, 1), ("pages", pages, 0), ("shuffle", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise OptionError(f"{name} is {value!r}; expected a whole number of {least} or more")
+            raise OptionError(f"{name} is {value!r}; expected an integer of {least} or more")
     made = read_finished(folder)
     rows: list[dict[str, Any]] = []
     room = MOST_BYTES
@@ -98,25 +85,27 @@ def browse(
     errors = list(_errors(made, limit))
     full = dict(_full_pages(made, rows[:pages]))
     data = _data(made, rows, errors, shuffle, limit)
-    code = "\n".join([page.script(), *(page.inlined(_read(name)) for name in MODULES), START])
-    rules = page.style() + _read("browse.css")
-    parts = [
-        f'<script type="application/json" id="attnflow-data">{page._for_script(data)}</script>',
-        *(
-            f'<script type="text/plain" id="attnflow-row-{number}">{packed}</script>'
-            for number, packed in full.items()
+    packed_pages = (
+        f'<script type="text/plain" id="attnflow-row-{number}">{packed}</script>'
+        for number, packed in full.items()
+    )
+    return document(
+        title=data["title"],
+        style=page.style() + asset("browse/browse.css"),
+        main=f"""\
+<main>
+<div class="attnflow browse" data-theme="auto">
+{_static(data, rows)}
+</div>
+</main>""",
+        data="\n".join([data_element(data), *packed_pages]),
+        script="\n".join(
+            [
+                page.script(),
+                inlined("browse/rows.js", "browse/browse.js"),
+                start("browse", ".browse"),
+            ]
         ),
-    ]
-    return Template(_read("browse.html")).substitute(
-        policy=(
-            f"default-src 'none'; script-src '{page._hash(code)}'; "
-            f"style-src '{page._hash(rules)}'; base-uri 'none'; form-action 'none'"
-        ),
-        title=escape(data["title"]),
-        style=rules,
-        static=_static(data, rows),
-        data="\n".join(parts),
-        script=code,
     )
 
 
@@ -128,7 +117,7 @@ def explain_row(folder: str | os.PathLike[str], number: int) -> Explanation:
         number: The row's number.
 
     Returns:
-        The explanation that the run made, with all that its page needs.
+        The explanation that the run made, with the trace that its page needs.
 
     Raises:
         OptionError: If there is no such row, or no attention was kept.
@@ -137,8 +126,8 @@ def explain_row(folder: str | os.PathLike[str], number: int) -> Explanation:
     made = read_finished(folder)
     if not made.files("attentions"):
         raise OptionError(
-            f"{os.fspath(folder)} has scores only, and --row shows what is behind them; attnflow "
-            "run --keep attentions stores that"
+            f"{os.fspath(folder)} has only scores, and the page of a row needs its attention; "
+            "attnflow run --keep attentions stores it"
         )
     return _explained(made, load_attentions(folder), number)
 
@@ -154,7 +143,7 @@ def _explained(made: Finished, stored: Attentions, number: int) -> Explanation:
     return text.explain(**options, position=position)
 
 
-# ---- What the page is given ----------------------------------------------------------------------
+# ---- Data of the page ----------------------------------------------------------------------------
 
 
 def _chosen(made: Finished, limit: int, shuffle: int | None) -> Iterator[dict[str, Any]]:
@@ -186,7 +175,7 @@ def _errors(made: Finished, limit: int) -> Iterator[dict[str, Any]]:
         left -= len(table)
         for record in table.select(["row", "id", "place", "reason", "text"]).to_pylist():
             number = record.pop("row")
-            # What cannot be read has no id.
+            # A row that cannot be read has no id.
             record["id"] = f"row {number}" if record["id"] is None else record["id"]
             yield {name: None if x is None else _shown(x) for name, x in record.items()}
 
@@ -206,33 +195,23 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows of a row."""
     try:
         spans = [
-            None if start is None else (start, end)
-            for start, end in zip(record["starts"], record["ends"], strict=True)
+            None if first is None else (first, last)
+            for first, last in zip(record["starts"], record["ends"], strict=True)
         ]
-        # The text is divided as everywhere; layers and method have no part in it.
-        explanation = Explanation(
-            tokens=record["tokens"],
-            scores=record["scores"],
-            layer_scores=[record["scores"]],
-            method="raw",
-            layer=1,
-            position=0,
-            text=record["text"],
-            spans=spans,
-            special=record["special"],
-            model="",
-            task="",
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        shown = pieces(Tokenized(record["text"], record["tokens"], spans))
+        scores = [float(f"{score:.4g}") for score in record["scores"]]
+        if not len(spans) == len(record["tokens"]) == len(scores) == len(record["special"]):
+            raise ValueError("its lists are not equally long")
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"a row of the data set cannot be read: {error}") from error
     others = [name for name in record if name not in RESULTS or name == "rest"]
     probability = record["probability"]
     return {
         "row": record["row"],
         "id": _shown(record["id"]),
-        "pieces": [[_plain(piece.text), list(piece.tokens)] for piece in pieces(explanation)],
-        "direction": page._direction(record["text"]),
-        "scores": [float(f"{score:.4g}") for score in record["scores"]],
+        "pieces": [[_plain(piece.text), list(piece.tokens)] for piece in shown],
+        "direction": direction(record["text"]),
+        "scores": scores,
         "special": [i for i, special in enumerate(record["special"]) if special],
         "answer": None if record["predicted"] is None else _shown(record["predicted"]),
         "probability": None if probability is None else round(probability, 6),
@@ -248,7 +227,7 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    # What can be printed has nothing that must be made visible, and that is nearly every word.
+    # Nearly every word is printable, and then nothing in it must be made visible.
     return text if text.isprintable() else visible(text)
 
 
@@ -258,7 +237,7 @@ def _shown(value: Any) -> str:
 
 
 def _full_pages(made: Finished, rows: list[dict[str, Any]]) -> Iterator[tuple[int, str]]:
-    """Yield rows whose attention was kept, with their pages' data, as far as there is room."""
+    """Yield the rows whose attention was kept, with their pages' data, while there is room."""
     if not rows or not made.files("attentions"):
         return
     stored = load_attentions(made.folder)
@@ -294,18 +273,18 @@ def _data(
     folder = shlex.quote(str(made.folder))
     part = []
     if not made.complete:
-        part.append("The run is not finished. This is what there was when this page was made.")
+        part.append("The run is not finished. The page shows the rows done when it was made.")
     if len(rows) < made.rows:
-        which = "The first" if shuffle is None else "At random"
-        more = f" `attnflow view {folder} --limit {made.rows}` takes more." * (len(rows) == limit)
-        size = " More would make a file that is slow to open." * (len(rows) < limit)
-        some = f" `attnflow view {folder} --shuffle 0` takes some at random." * (shuffle is None)
-        part.append(
-            f"{which} {len(rows):,} of {made.rows:,} rows are here, and are searched.{more}{size}"
-            f"{some}"
-        )
+        which = "The first" if shuffle is None else "A random sample:"
+        part.append(f"{which} {len(rows):,} of {made.rows:,} rows are here, and are searched.")
+        if len(rows) == limit:
+            part[-1] += f" `attnflow view {folder} --limit {made.rows}` takes more."
+        else:
+            part[-1] += " With more rows the file would be slow to open."
+        if shuffle is None:
+            part[-1] += f" `attnflow view {folder} --shuffle 0` takes some at random."
     layer_name = "last layer" if layer == -1 else f"layer {layer}"
-    model = "/".join(str(header["model"]).replace("\\", "/").rstrip("/").split("/")[-2:])
+    model = short_model(str(header["model"]))
     return {
         "name": name,
         "title": f"{name}: {method}",
@@ -328,15 +307,15 @@ def _data(
             ),
             ["Made by", f"attnflow {_shown(header['attnflow'])}"],
         ],
-        # The number of a row goes in between.
+        # The script puts the number of the row between the two.
         "hint": [
             f"Its attention is kept, but not in this file: `attnflow view {folder} --row ",
-            "` shows it by every method, in every layer and for every position.",
+            "` shows every method, layer and position.",
         ]
         if made.files("attentions")
         else [
-            "The data set has the scores alone. With `attnflow run --keep attentions`, a row can "
-            "be looked at by every method, in every layer and for every position."
+            "The data set has only scores. With `attnflow run --keep attentions`, a row can be "
+            "opened with every method, layer and position."
         ],
         "rows": _packed(rows),
     }
@@ -349,19 +328,14 @@ def _option(value: Any) -> str:
 
 
 def _static(data: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Return what is seen where scripts do not run."""
+    """Return what is shown where scripts do not run."""
     lines = ["".join(text for text, _ in row["pieces"]) for row in rows[:20]]
     blocks = [
         f"<h1>{escape(data['name'])}</h1>",
         f"<p>{escape(data['subtitle'])}</p>",
-        "<p>This page needs scripts to show the rows. The first of them:</p>",
+        "<p>This page needs scripts to show all rows. The first rows:</p>",
         "<ul>",
         *(f'<li dir="auto">{escape(line[:MOST_VALUE])}</li>' for line in lines),
         "</ul>",
     ]
     return "\n".join(blocks)
-
-
-@cache
-def _read(name: str) -> str:
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")

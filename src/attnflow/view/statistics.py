@@ -1,0 +1,167 @@
+"""Statistics of a data set as tables, and as a figure."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from attnflow.evaluate.statistics import MEASURES, Statistics
+from attnflow.view import theme
+from attnflow.view.captions import counted, mean_and_interval, p_value, signed, spaced
+from attnflow.view.evaluation import DIFFERENCES, skipped_notes, statistics_notes
+from attnflow.view.tables import Cell, Report, Table
+from attnflow.view.text import visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw", "report"]
+
+
+def report(statistics: Statistics) -> Report:
+    """Return statistics as tables.
+
+    Args:
+        statistics: The statistics.
+
+    Returns:
+        The tables, with notes on how to read them and on what was skipped.
+    """
+    options = statistics.options
+    layer = "the last layer" if options["layer"] == -1 else f"layer {options['layer']}"
+    units = options.get("units") or ("words" if options["words"] else "tokens")
+    headline = (
+        f"{statistics.data}: {counted(statistics.count)}, {options['method']} of {units} in "
+        f"{layer}, edges {spaced(options['edges'])}, {statistics.model}"
+    )
+    return Report(
+        visible(headline, line_breaks=False), list(_tables(statistics)), list(_notes(statistics))
+    )
+
+
+def _tables(statistics: Statistics) -> Iterator[Table]:
+    summary = statistics.summary()
+    kept = ["all tokens", "without special"]
+
+    def correlations(what: str, other: str) -> list[Cell]:
+        return [_cell(row) for row in summary if (row["what"], row["with"]) == (what, other)]
+
+    # What is not defined, such as the saturation of rollout, is left out.
+    rows: list[list[Any]] = [
+        [spaced(row["measure"]), _cell(row)]
+        for row in summary
+        if row["measure"] in MEASURES and row["count"]
+    ]
+    if rows:
+        yield Table("How the scores are spread", ["", "mean"], rows)
+    for reference in statistics.references:
+        rows = [
+            [spaced(what), *correlations(what, reference)]
+            for what in ("scores", *statistics.baselines)
+        ]
+        yield Table(f"Spearman's rank correlation with {spaced(reference)}", ["of", *kept], rows)
+        rows = [
+            [
+                f"scores - {spaced(name)}",
+                *(
+                    Cell((signed(item["difference"]), p_value(item["p_holm"])))
+                    for item in statistics.compare()
+                    if (item["reference"], item["baseline"]) == (reference, name)
+                ),
+            ]
+            for name in statistics.baselines
+        ]
+        if rows:
+            yield Table(DIFFERENCES, ["", *kept], rows)
+    rows = [[spaced(name), *correlations("scores", name)] for name in statistics.baselines]
+    if rows:
+        title = "Spearman's rank correlation of the scores with baselines"
+        yield Table(title, ["with", *kept], rows)
+    if statistics.tokens:
+        rows = [
+            [visible(token.token, line_breaks=False), f"{token.mean:.4f}", f"{token.times:,}"]
+            for token in statistics.tokens
+        ]
+        yield Table("Tokens with the highest mean scores", ["", "mean score", "times"], rows)
+
+
+def _cell(row: dict[str, Any]) -> Cell:
+    return Cell(tuple(part for part in mean_and_interval(row) if part))
+
+
+def _notes(statistics: Statistics) -> Iterator[str]:
+    undefined = sum(
+        row["undefined"] for row in statistics.summary() if row["measure"] == "correlation"
+    )
+    yield from statistics_notes(statistics.statistics["level"], statistics.notes, undefined)
+    if statistics.pending:
+        yield f"Not finished: {counted(statistics.pending)} left to evaluate."
+    if statistics.failed:
+        yield f"{counted(statistics.failed)} of the source failed and have no scores."
+    yield from skipped_notes(
+        statistics.skipped, "could not be compared with references", unit="row "
+    )
+
+
+def draw(statistics: Statistics) -> "Figure":
+    """Draw the correlations of the scores, and the tokens with the highest mean scores.
+
+    Args:
+        statistics: The statistics.
+
+    Returns:
+        The figure.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    correlations = [
+        row
+        for row in statistics.summary()
+        if row["measure"] == "correlation"
+        and row["what"] == "scores"
+        and row["count"]
+        # The same as "position" with the opposite sign.
+        and row["with"] != "position_reversed"
+    ]
+    names = list(dict.fromkeys(row["with"] for row in correlations))
+    height = 1.2 + 0.26 * max(len(names), len(statistics.tokens), 3)
+    figure = theme.new_figure(9.6, height)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    theme.dress(left, frame=["bottom"])
+    left.axvline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
+    for order, (special, name) in enumerate(
+        [(True, "all tokens"), (False, "without special tokens")]
+    ):
+        style = theme.style_of(name, order)
+        chosen = [row for row in correlations if row["special_tokens"] == special]
+        places = [names.index(row["with"]) + 0.16 * (2 * order - 1) for row in chosen]
+        lows, highs = ([row["ci"][end] for row in chosen] for end in (0, 1))
+        left.hlines(places, lows, highs, color=style.colour, linewidth=1.6)
+        left.plot(
+            [row["mean"] for row in chosen],
+            places,
+            linestyle="none",
+            marker=style.marker,
+            markersize=5,
+            color=style.colour,
+            label=name,
+        )
+    theme.set_ticks(left.yaxis, range(len(names)), [spaced(name) for name in names])
+    left.invert_yaxis()
+    left.set_xlabel("Spearman\u2019s rank correlation of the scores", size=theme.TEXT_SIZE)
+    if names:
+        left.legend(frameon=False, fontsize=theme.SMALL_SIZE, loc="best")
+    theme.set_title(left, f"{counted(statistics.count)}, {statistics.options['method']}")
+    theme.dress(right, frame=["bottom"])
+    tokens = range(len(statistics.tokens))
+    right.barh(
+        tokens,
+        [token.mean for token in statistics.tokens],
+        color=theme.style_of(statistics.options["method"]).colour,
+        height=0.7,
+    )
+    theme.set_ticks(right.yaxis, tokens, [theme.label(token.token) for token in statistics.tokens])
+    right.invert_yaxis()
+    right.set_xlabel("mean score", size=theme.TEXT_SIZE)
+    theme.set_title(right, "highest mean scores")
+    settled: Figure = theme.settle(figure)
+    return settled
