@@ -50,7 +50,12 @@ def arguments(**changed):
         "special": [token.startswith("[") for token in tokens],
         "model": "verb-number",
         "task": "classification",
-        "options": {"edges": "attention", "heads": "mean", "words": False, "special_tokens": True},
+        "options": {
+            "edges": "attention",
+            "heads": "mean",
+            "units": "tokens",
+            "special_tokens": True,
+        },
         "saturation": 0.25,
         "notes": ["Most flows no longer depend on the position."],
     }
@@ -266,7 +271,7 @@ def test_the_scores_of_a_word_are_the_sums_of_its_tokens(keys):
     assert words.spans[0] is None
     assert words.spans[5] == (16, 24)
     assert words.special == (True, *[False] * 10, True)
-    assert words.options == {**keys.options, "words": True}
+    assert words.options == {**keys.options, "units": "words"}
     assert (words.position, words.layer, words.prediction) == (0, 2, keys.prediction)
 
 

@@ -74,7 +74,7 @@ def same(found, expected, **tolerance):
     "options",
     [
         {"method": "raw", "layer": 2, "position": 3},
-        {"method": "rollout", "words": True, "position": "last"},
+        {"method": "rollout", "units": "words", "position": "last"},
         {"method": "rollout", "special_tokens": False, "residual": 0.3},
         {"method": "flow"},
         {"method": "flow", "layer": 1, "drop_sink": True, "position": "cls"},

@@ -20,6 +20,7 @@ from attnflow.evaluate import EvaluatedText, Evaluation, Skipped, evaluate
 from attnflow.evaluate.baselines import BASELINES, baseline_scores
 from attnflow.importance import importance
 from attnflow.models import Explainer
+from attnflow.models.adapter import Adapter
 from tests.support import ROOT
 from tests.support import evaluation as evaluation_models
 from tests.support.evaluation import FEW, SIZES, TEXTS, VOCABULARY, tokenizer_of
@@ -126,14 +127,14 @@ def test_correlations_are_of_what_explain_and_importance_say(classifier, evaluat
 def test_layer_scores_are_those_of_explain(classifier, decoder, edges):
     text = TEXTS[1]
     for explainer in (classifier, decoder):
-        found = explainer.layer_scores(text, edges=edges, receptive_field=(True, False))
+        [found] = explainer.layer_scores(text, edges=edges, receptive_fields=(True, False))
         for (method, relative), scores in found.scores.items():
             explanation = explainer.explain(
                 text, method=method, edges=edges, receptive_field=relative
             )
             np.testing.assert_array_equal(scores, explanation.layer_scores)
-            assert found.tokens == explanation.tokens
-            assert found.special == explanation.special
+            assert found.tokens.names == explanation.tokens
+            assert found.tokens.special == explanation.special
             assert found.position == explanation.position
             assert found.prediction == explanation.prediction
             assert found.target == explanation.target
@@ -141,8 +142,8 @@ def test_layer_scores_are_those_of_explain(classifier, decoder, edges):
 
 def test_the_model_runs_once_for_all_methods_and_layers(classifier, monkeypatch):
     calls = []
-    run = Explainer._run
-    monkeypatch.setattr(Explainer, "_run", lambda *a, **k: calls.append(1) or run(*a, **k))
+    run = Adapter.run
+    monkeypatch.setattr(Adapter, "run", lambda *a, **k: calls.append(1) or run(*a, **k))
     options = {"edges": ("attention", "effective"), "baselines": False, "workers": 1}
     evaluate(classifier, TEXTS[:2], **options, **FEW)
     assert len(calls) == 2 * 2
@@ -153,7 +154,7 @@ def test_the_sink_is_left_out_where_it_is_asked_for(classifier, evaluation):
     whole = classifier.explain(text, method="flow", layer=2)
     dropped = classifier.explain(text, method="flow", layer=2, drop_sink=True)
     assert len(dropped.tokens) == len(whole.tokens) - 1
-    sink = classifier.layer_scores(text).sink
+    [sink] = classifier.layer_scores(text)[0].sinks
     values = np.delete(importance(classifier, text), sink)
     expected = spearman(dropped.scores, values)
     found = evaluation.per_text("flow", 2, drop_sink=True)[0]
@@ -245,7 +246,7 @@ def test_a_reference_that_is_rounding_error_is_noted(classifier, decoder):
 
 
 def test_baselines_are_what_they_say(classifier, evaluation):
-    tokens = [classifier.layer_scores(text).tokens for text in TEXTS]
+    tokens = [classifier.layer_scores(text)[0].tokens.names for text in TEXTS]
     counted = {token: sum(row.count(token) for row in tokens) for row in tokens for token in row}
     for index, text in enumerate(TEXTS):
         values = importance(classifier, text)
@@ -276,7 +277,9 @@ def test_frequencies_may_be_given(classifier):
     found = evaluate(classifier, TEXTS[:2], frequencies={"the": 5}, baselines="frequency", **FEW)
     assert found.baselines == ("frequency",)
     for index, text in enumerate(TEXTS[:2]):
-        scores = [-5.0 * (token == "the") for token in classifier.layer_scores(text).tokens]
+        scores = [
+            -5.0 * (token == "the") for token in classifier.layer_scores(text)[0].tokens.names
+        ]
         expected = spearman(scores, importance(classifier, text))
         np.testing.assert_allclose(found.per_text("frequency")[index], expected, atol=1e-9)
 

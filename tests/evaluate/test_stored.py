@@ -20,6 +20,7 @@ from attnflow.evaluate import stored as module
 from attnflow.evaluate.baselines import BASELINES
 from attnflow.importance import importance
 from attnflow.models import Explainer
+from attnflow.models.text import TextAdapter
 from tests.support.pair import build_pair
 from tests.support.tiny import sharpen, wordpiece_tokenizer
 
@@ -168,33 +169,37 @@ def test_the_frequency_baseline_counts_what_is_stored(classifier, made):
     np.testing.assert_allclose(given.likeness[0, 3, 0], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("units", ["tokens", "words"])
 @pytest.mark.parametrize("special_tokens", [False, True])
 @pytest.mark.parametrize("drop_sink", [False, True])
 @pytest.mark.parametrize("kind", ["classifier", "decoder"])
 def test_references_become_words_as_the_scores_did(
-    kind, words, special_tokens, drop_sink, request, tmp_path
+    kind, units, special_tokens, drop_sink, request, tmp_path
 ):
     explainer = request.getfixturevalue(kind)
-    options = {"words": words, "special_tokens": special_tokens, "drop_sink": drop_sink}
+    options = {
+        "units": "words" if words else "tokens",
+        "special_tokens": special_tokens,
+        "drop_sink": drop_sink,
+    }
     texts = ["the keys to the keyboard", "is the keyboard the keys"]
     out = store(explainer, tmp_path / "out", texts, method="rollout", **options)
     found = evaluate_stored(out, explainer, workers=1, **FEW)
     assert found.skipped == ()
     for index, text in enumerate(texts):
         values = importance(explainer, text)
-        whole = explainer.layer_scores(text, methods=["rollout"])
+        [whole] = explainer.layer_scores(text, methods=["rollout"])
         kept = [
             place
             for place in range(len(whole.tokens))
-            if not (drop_sink and place == whole.sink)
-            and (special_tokens or not whole.special[place])
+            if not (drop_sink and place in whole.sinks)
+            and (special_tokens or not whole.tokens.special[place])
         ]
         # By hand: a token that begins with ## goes with the one before it.
         groups = []
         for place in kept:
             name = explainer.tokenizer.tokenize(text, add_special_tokens=True)[place]
-            if words and name.startswith("##") and place - 1 in kept:
+            if units == "words" and name.startswith("##") and place - 1 in kept:
                 groups[-1].append(place)
             else:
                 groups.append([place])
@@ -208,7 +213,7 @@ def test_references_become_words_as_the_scores_did(
 def test_a_sink_that_cannot_be_told_from_others_is_reported(decoder, tmp_path):
     # Without special tokens, and in a word of three, nobody can see that its middle was not it.
     texts = ["the keyboards", "the keys"]
-    options = {"words": True, "special_tokens": False, "drop_sink": True}
+    options = {"units": "words", "special_tokens": False, "drop_sink": True}
     out = store(decoder, tmp_path / "out", texts, method="rollout", **options)
     found = evaluate_stored(out, decoder, workers=1, **FEW)
     (skipped,) = found.skipped
@@ -344,9 +349,9 @@ def test_damaged_and_missing_files_are_named(made, tmp_path):
 
 
 def test_texts_that_the_tokenizer_reads_otherwise_are_reported(classifier, made, monkeypatch):
-    encode = Explainer._encode
+    read = TextAdapter.read
     monkeypatch.setattr(
-        Explainer, "_encode", lambda self, text, cut: encode(self, text.replace("keys", "is"), cut)
+        TextAdapter, "read", lambda self, text, cut: read(self, text.replace("keys", "is"), cut)
     )
     found = evaluate_stored(made, classifier, workers=1, **FEW)
     assert [item.number for item in found.skipped] == [0, 2, 5]

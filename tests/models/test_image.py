@@ -484,7 +484,7 @@ def test_a_model_that_cannot_take_an_images_size_says_which_it_takes():
         ({"residual": -1}, "residual"),
         ({"receptive_field": "on"}, "receptive_field.*'on'.*'auto'.*True.*False"),
         ({"special_tokens": 1}, "special_tokens.*1"),
-        ({"words": True}, "words.*True.*images"),
+        ({"units": "words"}, "units.*words.*images"),
         ({"truncate": True}, "truncate.*True.*text"),
     ],
 )

@@ -127,10 +127,10 @@ def measure(
         explainer.layer_scores(
             item,
             asked,
-            plan.options(edges),
             methods=plan.methods,
             receptive_fields=plan.receptive_field,
             num_threads=num_threads,
+            **plan.options(edges),
         )
         for edges in plan.edges
     ]

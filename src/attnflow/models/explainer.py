@@ -20,7 +20,7 @@ from attnflow.explain import explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.models.adapter import Encoded, Question, Ran
 from attnflow.models.load import adapter_for, load
-from attnflow.options import Options, sign
+from attnflow.options import METHODS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 
@@ -259,12 +259,12 @@ class Explainer:
     def layer_scores(
         self,
         item: Any,
-        questions: Sequence[Question],
-        options: Options,
+        questions: Sequence[Question] | None = None,
         *,
-        methods: Sequence[str],
+        methods: Sequence[str] = METHODS,
         receptive_fields: Sequence[str | bool] = ("auto",),
         num_threads: int | None = None,
+        **options: Any,
     ) -> list[LayerScores]:
         """Score the tokens of an input by several methods, after a single forward pass.
 
@@ -273,11 +273,11 @@ class Explainer:
 
         Args:
             item: The input.
-            questions: The positions and targets asked about.
-            options: The other options of `explain`.
+            questions: The positions and targets asked about. None is those of the options.
             methods: Of "raw", "rollout" and "flow".
             receptive_fields: Which of "auto", True and False to score with.
             num_threads: How many threads compute flows. None is one for each CPU.
+            **options: The other options of `explain`.
 
         Returns:
             The scores for each question.
@@ -285,16 +285,19 @@ class Explainer:
         Raises:
             AttnflowError: Whatever `explain` raises.
         """
+        chosen = Options(**options)
+        questions = questions or [Question(chosen.position, chosen.target)]
         adapter = self.adapter
-        encoded = adapter.read(item, options.truncate)
-        groups = [[one] for one in questions] if options.edges == "gradient" else [list(questions)]
+        adapter.check(chosen)
+        encoded = adapter.read(item, chosen.truncate)
+        groups = [[one] for one in questions] if chosen.edges == "gradient" else [list(questions)]
         results = []
         for group in groups:
             places = [adapter.position(encoded, one.position, None) for one in group]
             asked = [len(encoded.tokens) - 1 if place is None else place for place in places]
             targets = [adapter.target(one.target) if adapter.answers else None for one in group]
-            ran = adapter.run([encoded], [asked], options, [targets])
-            scorer = self.scorer(ran, 0, encoded, options, num_threads)
+            ran = adapter.run([encoded], [asked], chosen, [targets])
+            scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
             nodes = self._nodes(encoded, group, scorer)
             default = scorer.has_receptive_field("auto")
             wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}

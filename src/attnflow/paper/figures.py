@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow.models import Explainer
-from attnflow.models.adapter import Question
 from attnflow.options import Options
 
 __all__ = ["SENTENCES", "Drawing", "Sentence", "figure1", "figure2", "figure3", "figure4"]
@@ -253,9 +252,7 @@ def _pair(explainer: Explainer, sentence: Sentence, methods: Sequence[str]) -> l
 
 def _scored(explainer: Explainer, text: str, methods: Sequence[str]) -> dict[str, Any]:
     """Return the scores of a text by several methods, in every layer."""
-    [scored] = explainer.layer_scores(
-        text, [Question("auto", None)], Options(), methods=methods, receptive_fields=(False,)
-    )
+    [scored] = explainer.layer_scores(text, methods=methods, receptive_fields=(False,))
     return {
         "text": text,
         "tokens": list(scored.tokens.names),
