@@ -178,7 +178,7 @@ def test_references_become_words_as_the_scores_did(
 ):
     explainer = request.getfixturevalue(kind)
     options = {
-        "units": "words" if words else "tokens",
+        "units": units,
         "special_tokens": special_tokens,
         "drop_sink": drop_sink,
     }
