@@ -13,6 +13,7 @@ Example:
 """
 
 from attnflow import view  # noqa: F401 # registers the output formats
+from attnflow.cancel import limited
 from attnflow.cut import Cut, min_cut
 from attnflow.dataset import run
 from attnflow.errors import (
@@ -23,6 +24,7 @@ from attnflow.errors import (
     MissingExtraError,
     ModelError,
     OptionError,
+    StoppedError,
     TextError,
 )
 from attnflow.explanation import Explanation
@@ -46,6 +48,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "OptionError",
+    "StoppedError",
     "TextError",
     "__version__",
     "attention_flow",
@@ -53,6 +56,7 @@ __all__ = [
     "encoder_decoder_graph",
     "head_flow",
     "head_rollout",
+    "limited",
     "min_cut",
     "raw_attention",
     "run",

@@ -1,6 +1,6 @@
 """Exact maximum flow in layered networks with integer capacities (C++, in src/maxflow)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,23 @@ def flow(
     positions: Sequence[int],
     tokens: Sequence[int],
     num_threads: int,
+    check: Callable[[], None] | None = None,
 ) -> NDArray[np.int64]:
     """Maximum flows from (layer, position) to token, of shape (layers, positions, tokens).
 
-    ``capacities[l - 1]`` is the (n, n) matrix of layer l, C-contiguous. Layers count from 1. Works
-    without holding the GIL and raises KeyboardInterrupt soon after Ctrl-C.
+    ``capacities[l - 1]`` is the (n, n) matrix of layer l, C-contiguous. Layers count from 1. Runs
+    without the GIL. About twenty times a second the calling thread handles signals and calls
+    `check`; an exception that either raises, such as KeyboardInterrupt, ends the work.
     """
 
 def min_cut(
-    capacities: Sequence[NDArray[np.int64]], position: int, token: int
+    capacities: Sequence[NDArray[np.int64]],
+    position: int,
+    token: int,
+    check: Callable[[], None] | None = None,
 ) -> tuple[int, list[tuple[int, int]]]:
-    """The value of a minimum cut between (len(capacities), position) and (0, token).
+    """The value of a minimum cut between (len(capacities), position) and (0, token), and its nodes.
 
-    With it come the nodes (layer, position) that the source can still reach when the flow is as
-    large as it can be: the smallest source side of a minimum cut.
+    The nodes (layer, position) are those that the source can still reach when the flow is at its
+    maximum: the smallest source side of a minimum cut. `check` is called as in `flow`.
     """

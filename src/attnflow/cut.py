@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnflow import _maxflow
+from attnflow.cancel import check_limits
 from attnflow.checks import resolve_layer, resolve_position
 from attnflow.graph import UNIT, as_graph
 
@@ -77,7 +78,8 @@ def min_cut(
     top = resolve_layer(layer, graph.layers)
     source = resolve_position(position, graph.padding, "position")
     sink = resolve_position(token, graph.padding, "token")
-    value, nodes = _maxflow.min_cut(list(graph.units[:top]), source, sink)
+    check_limits()
+    value, nodes = _maxflow.min_cut(list(graph.units[:top]), source, sink, check_limits)
     inside = np.zeros((top + 1, graph.tokens), dtype=np.bool_)
     for node in nodes:
         inside[node] = True

@@ -9,6 +9,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "OptionError",
+    "StoppedError",
     "TextError",
 ]
 
@@ -23,6 +24,10 @@ class AttentionError(AttnflowError, ValueError):
 
 class OptionError(AttnflowError, ValueError):
     """An option or an index is not one of those that are valid."""
+
+
+class StoppedError(AttnflowError):
+    """A computation was stopped by a limit of `attnflow.limited`."""
 
 
 class GraphSizeError(AttnflowError, MemoryError):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import _maxflow
+from attnflow.cancel import check_limits
 from attnflow.checks import integer, resolve_layer, resolve_layers, resolve_positions, switch
 from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_units
 
@@ -226,9 +227,18 @@ def solve_units(
 
     Returns:
         Array of shape (tops, sources, sinks).
+
+    Raises:
+        StoppedError: If a limit of `attnflow.limited` is reached.
     """
+    check_limits()
     return _maxflow.flow(
-        list(units[: int(tops.max())]), tops.tolist(), sources.tolist(), sinks.tolist(), threads
+        list(units[: int(tops.max())]),
+        tops.tolist(),
+        sources.tolist(),
+        sinks.tolist(),
+        threads,
+        check_limits,
     )
 
 

@@ -39,25 +39,31 @@ std::pair<std::size_t, std::vector<const maxflow::Amount*>> read(
     return {n, std::move(layers)};
 }
 
-void check(const std::vector<std::size_t>& values, std::size_t low, std::size_t high,
-           const char* message) {
+void check_range(const std::vector<std::size_t>& values, std::size_t low, std::size_t high,
+                 const char* message) {
     for (const std::size_t value : values) {
         if (value < low || value >= high) throw std::out_of_range(message);
     }
 }
 
-bool interrupted() {
+// Whether a signal handler (Ctrl-C) or the caller's check has raised an exception. The exception
+// stays set in this thread until the GIL is held again and it can be thrown.
+bool raised(const nb::object& check) {
     const nb::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
+    if (PyErr_CheckSignals() != 0) return true;
+    if (check.is_none()) return false;
+    PyObject* const result = PyObject_CallNoArgs(check.ptr());
+    Py_XDECREF(result);
+    return result == nullptr;
 }
 
 Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> layers,
             std::vector<std::size_t> positions, std::vector<std::size_t> tokens,
-            std::size_t num_threads) {
+            std::size_t num_threads, const nb::object& check) {
     auto [n, matrices] = read(capacities);
-    check(layers, 1, matrices.size() + 1, "layers: out of range");
-    check(positions, 0, n, "positions: out of range");
-    check(tokens, 0, n, "tokens: out of range");
+    check_range(layers, 1, matrices.size() + 1, "layers: out of range");
+    check_range(positions, 0, n, "positions: out of range");
+    check_range(tokens, 0, n, "tokens: out of range");
     const maxflow::Request request{std::move(layers), std::move(positions), std::move(tokens)};
     const std::size_t shape[3] = {request.tops.size(), request.positions.size(),
                                   request.tokens.size()};
@@ -66,7 +72,7 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
     {
         const nb::gil_scoped_release release;
         std::atomic<bool> stop{false};
-        maxflow::Watch watch(stop, interrupted);
+        maxflow::Watch watch(stop, [&] { return raised(check); });
         const maxflow::Network network(n, std::move(matrices), request.tokens, &watch);
         complete = !stop && maxflow::flows(network, request, num_threads, values.get(), watch);
     }
@@ -78,16 +84,17 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
 }
 
 std::pair<maxflow::Amount, std::vector<std::pair<std::size_t, std::size_t>>> min_cut(
-    const std::vector<Matrix>& capacities, std::size_t position, std::size_t token) {
+    const std::vector<Matrix>& capacities, std::size_t position, std::size_t token,
+    const nb::object& check) {
     auto [n, matrices] = read(capacities);
-    check({position}, 0, n, "position: out of range");
-    check({token}, 0, n, "token: out of range");
+    check_range({position}, 0, n, "position: out of range");
+    check_range({token}, 0, n, "token: out of range");
     maxflow::Cut cut;
     bool stopped;
     {
         const nb::gil_scoped_release release;
         std::atomic<bool> stop{false};
-        maxflow::Watch watch(stop, interrupted);
+        maxflow::Watch watch(stop, [&] { return raised(check); });
         const maxflow::Network network(n, std::move(matrices), {token}, &watch);
         if (!stop) cut = maxflow::Solver(network, &watch).cut(network.depth(), position, token);
         stopped = stop;
@@ -103,7 +110,8 @@ NB_MODULE(_maxflow, m) {
     m.attr("UNLIMITED") = maxflow::unlimited;
     m.def(
         "flow", &flow, "capacities"_a, "layers"_a, "positions"_a, "tokens"_a, "num_threads"_a,
+        "check"_a = nb::none(),
         "Maximum flows from (layer, position) to token, as an array (layers, positions, tokens).");
-    m.def("min_cut", &min_cut, "capacities"_a, "position"_a, "token"_a,
+    m.def("min_cut", &min_cut, "capacities"_a, "position"_a, "token"_a, "check"_a = nb::none(),
           "The value of a minimum cut below (len(capacities), position), and its source side.");
 }

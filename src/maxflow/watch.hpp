@@ -1,4 +1,4 @@
-// Whether work should end before it is done.
+// Whether work should stop before it is done.
 #pragma once
 
 #include <atomic>
@@ -8,27 +8,28 @@
 
 namespace maxflow {
 
-// Threads that work together share `stop`. The one that may ask the caller (has the user pressed
-// Ctrl-C?) does so at most twenty times a second, and tells the others.
+// Threads that work together share `stop`. One of them has an `ask` function, which returns whether
+// the caller wants to stop (because of Ctrl-C, say). It asks at most twenty times a second, and not
+// again once the answer was yes.
 class Watch {
    public:
     explicit Watch(std::atomic<bool>& stop, std::function<bool()> ask = {})
         : stop_(stop), ask_(std::move(ask)) {}
 
-    // For another thread: it is told, but asks nobody.
+    // A watch for another thread, which does not ask.
     Watch companion() const { return Watch(stop_); }
 
     void stop() { stop_.store(true, std::memory_order_relaxed); }
 
     bool stopped() {
-        if (ask_) {
-            const auto now = std::chrono::steady_clock::now();
-            if (now - asked_ > std::chrono::milliseconds(50)) {
-                asked_ = now;
-                if (ask_()) stop();
-            }
-        }
-        return stop_.load(std::memory_order_relaxed);
+        if (stop_.load(std::memory_order_relaxed)) return true;
+        if (!ask_) return false;
+        const auto now = std::chrono::steady_clock::now();
+        if (now - asked_ <= std::chrono::milliseconds(50)) return false;
+        asked_ = now;
+        if (!ask_()) return false;
+        stop();
+        return true;
     }
 
    private:

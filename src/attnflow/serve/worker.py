@@ -1,22 +1,18 @@
-"""The one that asks the model: it answers questions, one after the other, in the main thread.
+"""Answers questions with the model, one after the other, in the main thread.
 
-A question whose time is up is stopped. Python tells only the main thread of signals, so that is
-where the model runs, and a timer's signal asks now and then whether to go on. It stops nothing but
-the solver of attention flow, which can take long and holds nothing that would have to be put back:
-a forward pass, whose hooks must come off the model again, always ends by itself.
+A question whose time is up is stopped while its flow is computed, which can take long. A forward
+pass always ends by itself, because its hooks must be removed from the model again.
 """
 
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from attnflow import flow
-from attnflow.errors import AttnflowError, GraphSizeError, ModelError
+from attnflow.cancel import check_limits, limited
+from attnflow.errors import AttnflowError, GraphSizeError, ModelError, StoppedError
 from attnflow.options import EDGES
 from attnflow.serve.answer import FAILED, Answer, Refused
 from attnflow.serve.limits import Limits
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
     from attnflow.serve.messages import Model
 
 __all__ = ["Stage", "Worker", "read_model", "too_late"]
-
-# How often to ask whether a question is still worth answering, in seconds.
-TICK: Final = 0.05
 
 # What the texts of a question are called.
 NAMES: Final = ("the text", "the text that it is compared with")
@@ -94,10 +87,6 @@ def read_model(explainer: "Explainer", limits: Limits) -> "Model":
     }
 
 
-class TimeUp(BaseException):
-    """Raised in the solver when nobody waits for the answer any more."""
-
-
 class Worker:
     """Answers the questions of a queue with one model.
 
@@ -139,9 +128,9 @@ class Worker:
     def _attempt(self, job: Job) -> tuple[str, Answer]:
         """Return how a question ended, and its answer."""
         try:
-            with _ticking(job):
+            with limited(stop=lambda: job.over):
                 return "done", self._answer(job)
-        except TimeUp:
+        except StoppedError:
             return "stopped", too_late(self._limits)
         except Refused as refused:
             return "refused", Answer.of(refused)
@@ -164,8 +153,7 @@ class Worker:
         for number, text in enumerate(question.texts, start=1):
             with _told(self._explainer.model, job, number, count):
                 explained.append(self._explainer.explain(text, **question.options))
-            if job.over:
-                raise TimeUp
+            check_limits()
         job.tell(Stage("answer", count, count))
         return Answer.of(
             {
@@ -218,20 +206,3 @@ def _told(model: Any, job: Job, number: int, count: int) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _ticking(job: Job) -> Iterator[None]:
-    """Stop the solver when a job is over."""
-
-    def tick(number: int, frame: FrameType | None) -> None:
-        if job.over and frame is not None and frame.f_code is flow.solve_units.__code__:
-            raise TimeUp
-
-    before = signal.signal(signal.SIGALRM, tick)
-    signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
