@@ -27,11 +27,12 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
+.PHONY: help demo test test-all coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
 	@echo 'make test      the tests: C++ core, C++ core under sanitizers (reduced), Python'
+	@echo 'make test-all  the exhaustive part: kills, load, clusters, thousands of graphs, more models'
 	@echo 'make coverage  the Python tests again, with a report in build/coverage'
 	@echo 'make lint      formatting, ruff, mypy --strict, and the checks of JavaScript and workflows'
 	@echo 'make layers    check that no module imports from a later layer'
@@ -49,20 +50,27 @@ help:
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/attnflow explain "the keys to the cabinet" --method rollout --png keys.png --html keys.html
 
+# Two files at a time, each on one core.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
 test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
 	@$(MAKE) sanitize SANITIZE_GRAPHS=2000
-	@# Two files at a time, each on one core.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST) -m 'not exhaustive'
+
+# Tests marked "scaled" are in both parts, and here repeat what they do more often.
+test-all: $(VENV)/.stamp-test $(VENV)/.stamp-browser
+	@$(MAKE) sanitize
+	ATTNFLOW_EXHAUSTIVE=1 $(PYTEST) -m 'exhaustive or scaled'
 
 coverage: $(VENV)/.stamp-test $(VENV)/.stamp-browser
 	@rm -rf build/coverage && mkdir -p build/coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
-		--cov --cov-report=term --cov-report=html --cov-report=xml
+	ATTNFLOW_EXHAUSTIVE=1 $(PYTEST) --cov --cov-report=term --cov-report=html --cov-report=xml
 
 lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIOME) check --error-on-warnings

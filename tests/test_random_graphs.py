@@ -5,8 +5,9 @@ import pytest
 from ortools.graph.python import max_flow
 
 import attnflow
+from tests.support import scaled
 
-GRAPHS_PER_FAMILY = 1000
+GRAPHS_PER_FAMILY = scaled(60, 1000)
 
 
 def one_hot(rng, shape):
@@ -110,6 +111,7 @@ def flows_of_ortools(units, pairs):
     return flows
 
 
+@pytest.mark.scaled
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_flow_equals_that_of_ortools_bit_for_bit(family):
     rng = np.random.default_rng(FAMILIES.index(family))
@@ -128,5 +130,6 @@ def test_flow_equals_that_of_ortools_bit_for_bit(family):
             assert flow[source, token] == expected, (layers, tokens, residual, source, token)
 
 
+@pytest.mark.exhaustive
 def test_there_are_ten_thousand_graphs():
     assert len(FAMILIES) * GRAPHS_PER_FAMILY >= 10_000

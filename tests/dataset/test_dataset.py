@@ -27,7 +27,7 @@ from attnflow.dataset.store import Store
 from attnflow.models.adapter import Adapter
 from attnflow.models.text import TextAdapter
 from tests.support import ROOT
-from tests.support.dataset_signals import SIZES, VOCABULARY, content, explainer
+from tests.support.dataset_signals import KILLS, SIZES, VOCABULARY, content, explainer
 from tests.support.tiny import sharpen, wordpiece_tokenizer
 
 TEXTS = [
@@ -746,9 +746,10 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(facts):
     assert facts["files"] == 15 + 15 + 1
 
 
+@pytest.mark.scaled
 def test_a_run_killed_at_any_moment_ends_with_the_bytes_of_one_that_was_not(facts):
     found = facts["kills"]
-    assert found["killed"] == 20
+    assert found["killed"] == KILLS
     assert found["states"] > 3
     assert (found["different"], found["rewritten"], found["refused"]) == (0, 0, 0)
 

@@ -95,6 +95,7 @@ def test_a_masked_model_is_explained_at_its_mask(reaction_model):
     assert 0 < explanation.prediction.probability <= 1
 
 
+@pytest.mark.exhaustive
 def test_a_text_of_2048_tokens_goes_through_the_decoder(language_model):
     tokenizer = language_model.tokenizer
     ids = tokenizer("The keys to the cabinet are on the table. " * 300)["input_ids"][:2048]

@@ -138,6 +138,7 @@ def finish(threads, problems):
         raise problems[0]
 
 
+@pytest.mark.exhaustive
 def test_many_clients_and_a_shutdown_lose_nothing_and_get_no_wrong_answer(expected, tmp_path):
     gate = tmp_path / "open"
     with serving("--max-waiting", "100", gate=gate) as server:

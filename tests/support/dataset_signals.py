@@ -21,6 +21,7 @@ import transformers
 import attnflow
 from attnflow.dataset.local import local_map
 from attnflow.dataset.store import FOLDERS
+from tests.support import scaled
 from tests.support.tiny import wordpiece_tokenizer
 
 WORDS = "the keys key to cabinet are is on table a film that no one will forget"
@@ -37,7 +38,7 @@ SIZES = {
     "max_position_embeddings": 24,
 }
 
-KILLS = 20
+KILLS = scaled(4, 20)
 TEXTS = [" ".join(["the keys to the cabinet", "are on", "a table"][: 1 + i % 3]) for i in range(60)]
 TEXTS[7] = ""
 
