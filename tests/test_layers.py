@@ -35,13 +35,7 @@ PRIVATE_NAMES = {
     "attnflow.evaluate.stored: from attnflow.evaluate.run import _digest",
     "attnflow.evaluate.stored: from attnflow.evaluate.run import _frequencies",
 }
-ROOT_IMPORTS = {
-    "attnflow.cli",
-    "attnflow.cli.paper",
-    "attnflow.dataset.runner",
-    "attnflow.evaluate.run",
-    "attnflow.evaluate.stored",
-}
+ROOT_IMPORTS: set[str] = set()
 
 
 @cache
