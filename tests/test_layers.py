@@ -55,13 +55,7 @@ PRIVATE_NAMES = {
     "attnflow.view.browse: page._hash",
     "attnflow.view.evaluation: evaluation._rows",
 }
-ROOT_IMPORTS = {
-    "attnflow.cli",
-    "attnflow.cli.paper",
-    "attnflow.dataset.runner",
-    "attnflow.evaluate.run",
-    "attnflow.evaluate.stored",
-}
+ROOT_IMPORTS: set[str] = set()
 
 
 @cache

@@ -33,8 +33,7 @@ from attnflow.graph import AttentionGraph, encoder_decoder_graph
 from attnflow.models import Explainer
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout, head_rollout
-
-__version__ = "0.1.0"
+from attnflow.version import __version__
 
 __all__ = [
     "AttentionError",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnflow.errors import OptionError
-from attnflow.files import write_whole
+from attnflow.io.files import write_whole
 
 __all__ = ["check_path", "endings", "register", "render", "save", "without_nan"]
 

@@ -1,7 +1,6 @@
 """``attnflow evaluate``: files in, tables out."""
 
 import csv
-import gzip
 import io
 import json
 import re
@@ -13,9 +12,7 @@ import time
 import pytest
 
 from attnflow.cli import main
-from attnflow.errors import DataError, OptionError
 from attnflow.evaluate import Evaluation, evaluate
-from attnflow.evaluate.texts import read_texts
 from attnflow.view.evaluation import report
 from tests.support import evaluation as evaluation_models
 from tests.support.evaluation import TEXTS
@@ -294,140 +291,3 @@ def test_without_special_tokens_there_is_one_table(decoder):
     found = evaluate(decoder, TEXTS[:3], samples=100, permutations=99)
     text = report(found).plain()
     assert len(re.findall(r"^\S.*blank out", text, re.M)) == 1
-
-
-# ---- Readers -------------------------------------------------------------------------------------
-
-
-def write(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def read(path, **options):
-    faults = []
-    texts = list(read_texts(path, on_fault=lambda *fault: faults.append(fault), **options))
-    return [tuple(text) for text in texts], faults
-
-
-def test_plain_text_is_one_text_a_line(tmp_path):
-    path = write(tmp_path / "a.txt", '\ufeffthe keys\r\n\n  \nare on, "the\ttable\nno end')
-    texts, faults = read(path)
-    assert texts == [
-        (1, "the keys", None),
-        (4, 'are on, "the\ttable', None),
-        (5, "no end", None),
-    ]
-    assert faults == [(2, "the text is empty"), (3, "the text is empty")]
-    assert read(path, limit=1) == ([(1, "the keys", None)], [])
-
-
-def test_csv_may_have_line_breaks_in_quotes(tmp_path):
-    path = write(tmp_path / "a.csv", 'id,text,label\n1,"the ""keys"",\nto",x\n2,a\n3,b,y\n')
-    texts, faults = read(path, label_column="label")
-    assert texts == [(3, 'the "keys",\nto', "x"), (5, "b", "y")]
-    assert [line for line, _ in faults] == [4]
-    assert re.search("2 columns.*3", faults[0][1])
-
-
-def test_tsv_has_no_quotes(tmp_path):
-    path = write(tmp_path / "a.tsv", 'words\tlabel\na "joy\t1\n\t0\n\nb\t1\t2\nc\t1\n')
-    texts, faults = read(path, text_column="words")
-    assert texts == [(2, 'a "joy', None), (6, "c", None)]
-    assert [number for number, _ in faults] == [3, 4, 5]
-
-
-def test_json_lines_are_objects_or_strings(tmp_path):
-    lines = ['{"text": "a b", "y": 1}', '"c d"', "{", "3", '{"y": 2}', "", '{"text": 7}']
-    path = write(tmp_path / "a.jsonl", "\n".join(lines))
-    texts, faults = read(path)
-    assert texts == [(1, "a b", None), (2, "c d", None)]
-    assert [number for number, _ in faults] == [3, 4, 5, 6, 7]
-    texts, faults = read(path, label_column="y")
-    assert texts == [(1, "a b", "1")]
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl"])
-def test_bytes_that_are_not_utf_8_cost_their_line_only(tmp_path, name):
-    nul = b"n\\u0000l" if name.endswith("jsonl") else b"n\0l"
-    lines = [b"text", b"good", b"b\xffd", nul, b"fine"]
-    if name.endswith("jsonl"):
-        lines = [b'{"text": "%s"}' % line for line in lines]
-    texts, faults = read(write(tmp_path / name, b"\n".join(lines)))
-    assert [text for _, text, _ in texts][-2:] == ["good", "fine"]
-    assert [number for number, _ in faults] == [3, 4]
-    assert "UTF-8" in faults[0][1]
-    assert "NUL" in faults[1][1]
-
-
-def test_files_may_be_gzipped(tmp_path):
-    content = "sentence\n" + "\n".join(f"text {i * i}" for i in range(5000))
-    path = write(tmp_path / "a.tsv.gz", gzip.compress(content.encode()))
-    texts, faults = read(path)
-    assert len(texts) == 5000
-    assert not faults
-    path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(DataError, match=r"a\.tsv\.gz.*line \d+"):
-        read(path)
-    assert len(read(path, limit=10)[0]) == 10
-
-
-def test_verb_number_data_are_known_by_their_first_line(tmp_path):
-    path = write(tmp_path / "numpred.val", "VBZ\tthe key\nVBX\tthe\n\nVBP\tthe keys\n")
-    texts, faults = read(path)
-    assert texts == [(1, "the key", None), (4, "the keys", None)]
-    assert [number for number, _ in faults] == [2, 3]
-    assert read(path, label_column="label")[0] == [(1, "the key", "VBZ"), (4, "the keys", "VBP")]
-    header = "sentence\tverb_pos\tverb_index\tn_diff_intervening\n"
-    rows = "the keys are here\tVBP\t3\t0\nbad\na key is here\tVBZ\t3\t0\n"
-    path = write(tmp_path / "agr.tsv", header + rows)
-    texts, faults = read(path, label_column="label")
-    assert texts == [(2, "the keys", "VBP"), (4, "a key", "VBZ")]
-    assert [number for number, _ in faults] == [3]
-
-
-def test_empty_lines_before_the_first_do_not_hide_what_a_file_is(tmp_path):
-    path = write(tmp_path / "numpred.val", "\n\nVBZ\tthe key\n")
-    assert read(path) == (
-        [(3, "the key", None)],
-        [(1, "the line is empty"), (2, "the line is empty")],
-    )
-    path = write(tmp_path / "numpred.test.1", "the key\nVBZ\tthe key\n")
-    texts, faults = read(path)
-    assert texts == [(2, "the key", None)]
-    assert [number for number, _ in faults] == [1]
-    path = write(tmp_path / "a.csv", "\ntext,label\na joy,1\n")
-    assert read(path) == ([(3, "a joy", None)], [(1, "the line is empty")])
-
-
-def test_standard_input_is_read(monkeypatch):
-    class Input:
-        buffer = io.BytesIO(b'{"text": "the keys"}\n')
-
-    monkeypatch.setattr(sys, "stdin", Input)
-    assert read("-")[0] == [(1, "the keys", None)]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "options", "error", "message"),
-    [
-        ("a.txt", "", {}, DataError, "empty"),
-        ("a.csv", "a,b\n1,2\n", {}, DataError, "'a'.*'b'"),
-        ("a.csv", "a,b\n1,2\n", {"text_column": "c"}, OptionError, "'a'.*'b'"),
-        ("a.csv", "text\n1\n", {"label_column": "y"}, OptionError, "label_column.*'y'"),
-        ("a.json", "[1]", {}, DataError, "JSON object"),
-        ("a.txt", "a", {"format": "xml"}, OptionError, "format.*'xml'.*auto.*text"),
-        ("a.txt", "a", {"limit": -1}, OptionError, "limit.*-1"),
-        ("a.txt", "a", {"label_column": "y"}, OptionError, "plain text"),
-        ("n", "VBZ\ta b\n", {"label_column": "y"}, OptionError, "'label'"),
-    ],
-)
-def test_what_cannot_be_read_is_named(tmp_path, name, content, options, error, message):
-    with pytest.raises(error, match=message):
-        read(write(tmp_path / name, content), **options)
-
-
-def test_a_fault_is_an_error_where_nobody_takes_it(tmp_path):
-    path = write(tmp_path / "a.tsv", "text\tlabel\nx\n")
-    with pytest.raises(DataError, match=r"a\.tsv.*line 2.*1 columns.*2"):
-        list(read_texts(path))

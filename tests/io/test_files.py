@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from attnflow.files import replacing, write_whole
+from attnflow.io.files import replacing, write_whole
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(monkeypatch, tmp_path):

@@ -423,6 +423,19 @@ def test_a_training_of_another_recipe_or_other_data_is_not_gone_on_with(data, cu
         train([data / "numpred.val"], damaged, recipe=TINY, resume=True)
 
 
+def test_two_trainings_do_not_share_a_folder(data, cut_off, tmp_path):
+    copy = shutil.copytree(cut_off, tmp_path / "copy")
+
+    def second(status):
+        with pytest.raises(OptionError, match=r"the training in .* being written by another run"):
+            train([data / "numpred.val"], copy, recipe=TINY, resume=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train([data / "numpred.val"], copy, recipe=TINY, resume=True, progress=second)
+    assert os.listdir(copy) == ["training-state.pt"]
+
+
 def test_a_training_killed_before_it_saved_anything_starts_from_the_beginning(data, tmp_path):
     recipe = dataclasses.replace(TINY, epochs=1)
     whole = train([data / "numpred.val"], tmp_path / "whole", recipe=recipe)

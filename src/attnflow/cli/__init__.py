@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attnflow import __version__
 from attnflow.cli import evaluate, explain, paper, run, serve, view
 from attnflow.errors import AttnflowError
+from attnflow.version import __version__
 
 __all__ = ["main"]
 

@@ -4,9 +4,7 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +12,12 @@ from attnflow.cli import options as shared
 from attnflow.dataset.store import MANIFEST
 from attnflow.errors import DataError, ModelError, OptionError, TextError
 from attnflow.evaluate.evaluation import Skipped
-from attnflow.evaluate.texts import FORMATS, Text, read_texts
 from attnflow.formats import check_path
 from attnflow.importance import REFERENCES
+from attnflow.io.progress import Progress
+from attnflow.io.records import FORMATS, Text, read_texts
 from attnflow.options import EDGES, OPTIONS
+from attnflow.paper.data import verb_number
 
 if TYPE_CHECKING:
     from attnflow.evaluate.evaluation import Evaluation
@@ -72,9 +72,6 @@ _SETTLED = (
     "max_new_tokens",
 )
 
-# Where nobody watches a bar, a line now and then.
-_SECONDS_BETWEEN_LINES = 60.0
-
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its options.
@@ -102,7 +99,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     data.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=(*FORMATS, "agreement"),
         default="auto",
         help="one text a line, a table with a header, JSON lines, or Linzen et al.'s verb-number "
         "data (default: auto, by the file's ending and first line)",
@@ -246,9 +243,10 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         try:
-            with _progress(running) as tell:
-                for _ in running:
-                    tell()
+            with Progress("evaluating", "texts") as progress:
+                progress.update(running.done, running.total)
+                for done in running:
+                    progress.update(done, running.total)
         except KeyboardInterrupt:
             interrupted = True
             print(_how_to_go_on(running, args.store), file=sys.stderr)
@@ -436,6 +434,7 @@ def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
             label_column=args.label_column or args.target_column,
             limit=args.limit,
             on_fault=lambda number, reason: skipped.append(Skipped(number, reason)),
+            dialect=verb_number,
         )
     )
     if not texts:
@@ -539,58 +538,3 @@ def _layers(value: str) -> list[int]:
         raise OptionError(
             f"--layers: {value!r} given; expected whole numbers separated by commas, such as 1,3,6"
         ) from None
-
-
-@contextmanager
-def _progress(running: "Run | StoredRun") -> Iterator[Callable[[], None]]:
-    """Show how far it is and how long it will take: a bar in a terminal, some lines elsewhere."""
-    console: Any = None
-    if sys.stderr.isatty():
-        try:
-            from rich.console import Console
-
-            console = Console(stderr=True)
-        except ImportError:
-            console = None
-    if console is None:
-        yield _line_now_and_then(running)
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("evaluating"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=running.total, completed=running.done)
-        yield lambda: progress.update(task, completed=running.done)
-
-
-def _line_now_and_then(running: "Run | StoredRun") -> Callable[[], None]:
-    begun = said = time.monotonic()
-    before = running.done
-
-    def tell() -> None:
-        nonlocal said
-        now = time.monotonic()
-        if now - said >= _SECONDS_BETWEEN_LINES:
-            said = now
-            left = (now - begun) / (running.done - before) * (running.total - running.done)
-            print(
-                f"{running.done} of {running.total} texts, about {left / 60:.0f} minutes left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    return tell

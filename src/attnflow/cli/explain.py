@@ -12,6 +12,8 @@ from attnflow.cli import options
 from attnflow.errors import MissingExtraError, OptionError, TextError
 from attnflow.explanation import Explanation
 from attnflow.formats import check_path, endings
+from attnflow.io.progress import track
+from attnflow.io.records import read_records
 
 if TYPE_CHECKING:
     from attnflow.dataset import TextAttention
@@ -120,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     done: dict[int, Explanation] = {}
     printed = 0
     try:
-        for index, explanation in _progress(explanations, len(texts)):
+        for index, explanation in _shown(explanations, len(texts)):
             done[index] = explanation
             while printed in done:
                 printed += 1
@@ -159,7 +161,7 @@ def _explain_stored(args: argparse.Namespace) -> int:
     made = ((i, text.explain(**chosen)) for i, text in enumerate(texts))
     done = 0
     try:
-        for _, explanation in _progress(made, len(texts)):
+        for _, explanation in _shown(made, len(texts)):
             _print(explanation, args)
             done += 1
     except KeyboardInterrupt:
@@ -206,29 +208,22 @@ def _interrupted(done: int, count: int) -> int:
 def _standard_input() -> list[str]:
     if sys.stdin.isatty():
         raise TextError("no text was given; write one after the options, or pipe some in")
-    texts = [line.rstrip("\r\n") for line in sys.stdin]
-    texts = [text for text in texts if text.strip()]
+    texts = []
+    for number, values, fault in read_records("-", "text"):
+        if fault is not None:
+            raise TextError(f"standard input, line {number}: {fault}")
+        if values["text"].strip():
+            texts.append(values["text"])
     if not texts:
         raise TextError("standard input holds no text; expected one text a line")
     return texts
 
 
-def _progress(
+def _shown(
     explanations: "Iterator[tuple[int, Explanation]]", count: int
 ) -> "Iterator[tuple[int, Explanation]]":
-    """Pass explanations on, with a bar on standard error if there are many and it is a terminal."""
-    if count < 2 or not sys.stderr.isatty():
-        yield from explanations
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import track
-    except ImportError:
-        yield from explanations
-        return
-    yield from track(
-        explanations, "explaining", total=count, console=Console(stderr=True), transient=True
-    )
+    """Pass explanations on, with a progress bar if there are many."""
+    return explanations if count < 2 else track(explanations, "explaining", "texts", count)
 
 
 def _print(explanation: "Explanation", args: argparse.Namespace) -> None:

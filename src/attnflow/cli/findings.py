@@ -4,15 +4,16 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from attnflow.errors import OptionError
-from attnflow.evaluate.texts import read_texts
-from attnflow.files import write_whole
 from attnflow.formats import check_path, without_nan
+from attnflow.io.files import write_whole
+from attnflow.io.progress import Progress
+from attnflow.io.records import read_texts
 from attnflow.models.verb_number import checkpoint
+from attnflow.paper.data import verb_number
 from attnflow.view import theme
 from attnflow.view.figures import correlation_over_layers
 from attnflow.view.tables import Report, Table
@@ -28,8 +29,6 @@ __all__ = [
 
 ENDINGS = (".json", *theme.ENDINGS)
 METHODS = ("raw", "rollout", "flow")
-
-Progress = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
 
 def add_saturation(parser: argparse.ArgumentParser) -> None:
@@ -47,25 +46,25 @@ def add_script3(parser: argparse.ArgumentParser) -> None:
     _add(parser, 100, needed="a classifier fine-tuned on SST-2, as by attnflow paper train-sst2")
 
 
-def run_saturation(args: argparse.Namespace, progress: Progress) -> int:
+def run_saturation(args: argparse.Namespace) -> int:
     """Measure from which layer on flow no longer depends on the position."""
     from attnflow.paper.findings import saturation_by_layer
 
-    return _run(args, progress, saturation_by_layer, _saturation_report, _saturation_figure)
+    return _run(args, saturation_by_layer, _saturation_report, _saturation_figure)
 
 
-def run_heads(args: argparse.Namespace, progress: Progress) -> int:
+def run_heads(args: argparse.Namespace) -> int:
     """Measure how far each head agrees with blank-out."""
     from attnflow.paper.findings import heads
 
-    return _run(args, progress, heads, _heads_report, _heads_figure)
+    return _run(args, heads, _heads_report, _heads_figure)
 
 
-def run_script3(args: argparse.Namespace, progress: Progress) -> int:
+def run_script3(args: argparse.Namespace) -> int:
     """Compute Table 3 as the authors' script does, and with one change at a time."""
     from attnflow.paper.script import as_scripted
 
-    return _run(args, progress, as_scripted, _script3_report, _script3_figure)
+    return _run(args, as_scripted, _script3_report, _script3_figure)
 
 
 # ---- Options -------------------------------------------------------------------------------------
@@ -91,7 +90,6 @@ def _add(parser: argparse.ArgumentParser, limit: int, *, needed: str | None = No
 
 def _run(
     args: argparse.Namespace,
-    progress: Progress,
     measure: Callable[..., dict[str, Any]],
     report: Callable[[dict[str, Any], str], Report],
     draw: Callable[[dict[str, Any]], Any],
@@ -107,13 +105,19 @@ def _run(
     def fault(number: int, reason: str) -> None:
         print(f"attnflow: {args.data}, line {number}: {reason} (skipped)", file=sys.stderr)
 
-    read = read_texts(args.data, text_column=args.text_column, limit=args.limit, on_fault=fault)
+    read = read_texts(
+        args.data,
+        text_column=args.text_column,
+        limit=args.limit,
+        on_fault=fault,
+        dialect=verb_number,
+    )
     texts = [text.text for text in read]
     from attnflow.models import Explainer
 
     explainer = Explainer.from_pretrained(args.model or checkpoint(), device=args.device)
-    with progress(measure.__name__.replace("_", " ")) as show:
-        found = measure(explainer, texts, progress=show)
+    with Progress(measure.__name__.replace("_", " "), "texts") as progress:
+        found = measure(explainer, texts, progress=progress.update)
     # Some numbers, such as the interval of a single text, are not defined.
     content = json.dumps(without_nan(found), allow_nan=False, indent=1)
     if args.output is not None:

@@ -1,21 +1,21 @@
 """``attnflow paper``: the experiments of the paper, one command each."""
 
 import argparse
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnflow import __version__
 from attnflow.cli import findings, training
 from attnflow.errors import AttnflowError, OptionError
-from attnflow.files import write_whole
+from attnflow.io.files import write_whole
+from attnflow.io.journal import digest_of, make_once, stamps
+from attnflow.io.progress import Progress
 from attnflow.models.verb_number import checkpoint
 from attnflow.paper import read_agreement, read_sst2
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from attnflow.models import Explainer
@@ -194,7 +194,7 @@ def _table(
     from attnflow.paper.tables import make_table
 
     explainer = _load(_model(model), args)
-    with _progress(f"table {number}") as progress:
+    with Progress(f"table {number}", "sentences") as progress:
         return make_table(
             number,
             explainer,
@@ -204,7 +204,7 @@ def _table(
             samples=args.samples,
             seed=args.seed,
             store=store,
-            progress=progress,
+            progress=progress.update,
         )
 
 
@@ -453,84 +453,58 @@ def _run_part(part: _Part, args: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"name": part.name, "status": "left out", "reason": part.missing}
     if part.missing:
         return {**result, "files": []}
-    folder: Path = args.output
     kind = part.name.rstrip("1234")
     endings = {"accuracy": (".json",), "table": TABLE_ENDINGS, "figure": FIGURE_ENDINGS}[kind]
-    files = [folder / f"{part.name}{ending}" for ending in endings if ending != ".svg"]
+    files = [args.output / f"{part.name}{ending}" for ending in endings if ending != ".svg"]
+    record = args.output / f"{part.name}.json"
+    others = [path for path in files if path != record]
     chosen = argparse.Namespace(**vars(args))
     chosen.limit = args.sst2_limit if part.name == "table3" else args.limit
     chosen.model, chosen.text, chosen.referents = part.model, None, None
     chosen.answers, chosen.receptive_field = ["his", "her"], "auto"
     recipe = _recipe(part, chosen)
-    record = folder / f"{part.name}.json"
-    if all(path.is_file() for path in files) and _recorded(record) == recipe:
-        return {**result, "status": "was there", "reason": "", "files": [str(p) for p in files]}
+
+    def make() -> tuple[Mapping[str, Any], Mapping[Path, str | bytes]]:
+        if kind == "table":
+            store = args.output / "progress" / f"{part.name}-{recipe}.jsonl"
+            store.parent.mkdir(exist_ok=True)
+            table = _table(int(part.name[-1]), chosen, part.model, part.data, store)
+            return table.to_dict(), _table_contents(table, others)
+        if kind == "figure":
+            drawing = _figure(int(part.name[-1]), chosen)
+            return drawing.data, _figure_contents(drawing, others)
+        data = [part.data] if part.data else []
+        return training.measure_accuracy(chosen, part.model, data), {}
+
     began = time.monotonic()
     try:
-        contents: dict[Path, str | bytes] = {}
-        if kind == "table":
-            progress = folder / "progress"
-            progress.mkdir(exist_ok=True)
-            store = progress / f"{part.name}-{recipe}.jsonl"
-            made = _table(int(part.name[-1]), chosen, part.model, part.data, store)
-            contents = _table_contents(made, files)
-            numbers = made.to_dict()
-        elif kind == "figure":
-            drawing = _figure(int(part.name[-1]), chosen)
-            contents = _figure_contents(drawing, files)
-            numbers = drawing.data
-        else:
-            numbers = training.measure_accuracy(
-                chosen, part.model, [part.data] if part.data else []
-            )
+        made = make_once(record, others, recipe, make)
     except AttnflowError as error:
         return {**result, "status": "failed", "reason": str(error), "files": []}
-    contents[record] = _json({**numbers, "recipe": recipe}) + "\n"
-    # The record comes last: where it is, all the others are.
-    for path in sorted(files, key=lambda path: path == record):
-        write_whole(path, contents[path])
-    seconds = time.monotonic() - began
-    reason = f"in {seconds:.0f} s"
-    return {**result, "status": "done", "reason": reason, "files": [str(path) for path in files]}
+    return {
+        **result,
+        "status": "done" if made else "was there",
+        "reason": f"in {time.monotonic() - began:.0f} s" if made else "",
+        "files": [str(path) for path in files],
+    }
 
 
 def _recipe(part: _Part, args: argparse.Namespace) -> str:
-    """Return what stands for everything that a result depends on."""
+    """Return a digest of everything that a result depends on."""
     model = _model(part.model)
     about: dict[str, Any] = {
         "attnflow": __version__,
         "part": part.name,
         "model": str(model),
-        "weights": _stamps(Path(model)),
+        "weights": stamps(Path(model)),
         "device": args.device,
     }
     if part.data is not None:
         about |= {
-            "data": [str(part.data.resolve()), _stamps(part.data)],
+            "data": [str(part.data.resolve()), stamps(part.data)],
             "options": [args.limit, args.on_error, args.samples, args.seed],
         }
-    return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
-
-
-def _stamps(path: Path) -> list[list[Any]]:
-    """Return the names, sizes and times of a file or of the files of a folder."""
-    if not path.exists():
-        return []
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [
-        [file.name, file.stat().st_size, file.stat().st_mtime_ns]
-        for file in files
-        if file.is_file()
-    ]
-
-
-def _recorded(path: Path) -> str | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    recipe = found.get("recipe") if isinstance(found, Mapping) else None
-    return recipe if isinstance(recipe, str) else None
+    return digest_of(about)
 
 
 # ---- What the commands share ---------------------------------------------------------------------
@@ -579,29 +553,6 @@ def _load(model: str | Path, args: argparse.Namespace) -> "Explainer":
     from attnflow.models import Explainer
 
     return Explainer.from_pretrained(model, device=args.device)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function that shows on standard error how many sentences are done."""
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as TimeLeft
-    except ImportError:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield update
 
 
 def _json(value: Any) -> str:
@@ -675,19 +626,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         "from which layer on flow no longer depends on the position",
         "saturation --data numpred.val --output saturation.png",
         findings.add_saturation,
-        lambda args: findings.run_saturation(args, _progress),
+        findings.run_saturation,
     ),
     "heads": Experiment(
         "how far every single head agrees with blank-out",
         "heads --data numpred.val --limit 200",
         findings.add_heads,
-        lambda args: findings.run_heads(args, _progress),
+        findings.run_heads,
     ),
     "script3": Experiment(
         "table 3 as the authors' script computes it, which is not as the paper says",
         "script3 --model ./my-sst2 --data dev.tsv --text-column sentence",
         findings.add_script3,
-        lambda args: findings.run_script3(args, _progress),
+        findings.run_script3,
     ),
     "all": Experiment(
         "the accuracy, and every table and figure for which there is a model and data",

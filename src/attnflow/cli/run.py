@@ -1,26 +1,21 @@
-"""``attnflow run``: explain all texts of a file, and store what was found."""
+"""``attnflow run``: explain all texts of a file, and store the explanations."""
 
 import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnflow.cli import options
 from attnflow.errors import OptionError
+from attnflow.io.progress import Progress
 from attnflow.options import OPTIONS
 
 if TYPE_CHECKING:
-    from attnflow.dataset import Progress
+    from attnflow.dataset import Progress as State
 
 __all__ = ["add_parser", "run"]
-
-_SECONDS_BETWEEN_LINES = 30.0
 
 EPILOG = """\
 examples:
@@ -30,7 +25,7 @@ examples:
   attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
   attnflow run texts.txt --model ./my-model --keep attentions --output out/
 
-The same command again goes on where it was stopped. What comes out is a Parquet data set:
+The same command resumes a run that was stopped. The output is a Parquet data set:
   python -c 'import pandas; print(pandas.read_parquet("out/data"))'
   attnflow view out/
 """
@@ -46,10 +41,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
     parser = subparsers.add_parser(
         "run",
-        help="explain all texts of a file, and store what was found",
+        help="explain all texts of a file, and store the explanations",
         description=(
             "Explain all texts of a file, of a folder of files or of standard input, and store "
-            "the explanations as a Parquet data set. A run that was stopped goes on where it was."
+            "the explanations as a Parquet data set. A run that was stopped can be resumed."
         ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -118,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AttnflowError: If the model, the source, the output or an option is not valid.
     """
-    # What can be told without the model is told before it is loaded, which takes seconds.
+    # Errors that do not need the model come before it is loaded, which takes seconds.
     if args.source == "-" and sys.stdin.isatty():
         raise OptionError("the source is standard input, which is a terminal; pipe some texts in")
     if args.source != "-" and not os.path.exists(args.source):
@@ -128,17 +123,23 @@ def run(args: argparse.Namespace) -> int:
         columns = [name for name in args.columns.split(",") if name]
 
     from attnflow.dataset import run as run_dataset
-    from attnflow.dataset.source import require_pyarrow
+    from attnflow.io.records import require_pyarrow
 
     require_pyarrow()
     device = "auto"
     if args.engine == "ray":
-        # It is sent to where it runs.
+        # The model is sent to the workers, which choose the device.
         device, args.device = args.device, "cpu"
     explainer = options.load(args)
-    latest: list[Progress] = []
+    done = 0
     try:
-        with _progress(latest) as tell:
+        with Progress("explaining", "rows", seconds_between_lines=30) as progress:
+
+            def tell(now: "State") -> None:
+                nonlocal done
+                done = now.done
+                progress.update(done, now.expected)
+
             result = run_dataset(
                 args.source,
                 explainer,
@@ -163,13 +164,15 @@ def run(args: argparse.Namespace) -> int:
                 **options.given_options(args),
             )
     except KeyboardInterrupt:
-        done = f" after {_rows(latest[-1].done)}" if latest else ""
-        print(f"attnflow: interrupted{done}; the same command goes on from there", file=sys.stderr)
+        print(
+            f"attnflow: interrupted after {_rows(done)}; the same command continues from there",
+            file=sys.stderr,
+        )
         return 130
     if result.remade:
         print(
-            f"attnflow: {len(result.remade)} shards of {args.output} were missing or had changed, "
-            "and were made again",
+            f"attnflow: {len(result.remade)} shards of {args.output} were missing or had changed; "
+            "they were made again",
             file=sys.stderr,
         )
     if args.json:
@@ -188,95 +191,6 @@ def _rows(count: int) -> str:
 
 
 def _say_interrupted() -> None:
-    # Not print: Ctrl-C may have come in the middle of another one.
-    message = b"\nattnflow: finishing the shards in hand; Ctrl-C again stops at once\n"
+    # Not print, which is not safe in a signal handler.
+    message = b"\nattnflow: finishing the shards in progress; Ctrl-C again stops at once\n"
     os.write(2, message)
-
-
-@contextmanager
-def _progress(latest: "list[Progress]") -> "Iterator[Callable[[Progress], None]]":
-    """Show how far it is, how fast and for how long: a bar in a terminal, some lines elsewhere."""
-    if sys.stderr.isatty():
-        try:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                TextColumn,
-                TimeElapsedColumn,
-            )
-            from rich.progress import Progress as Bar
-        except ImportError:
-            pass
-        else:
-            columns = (
-                TextColumn("explaining"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeElapsedColumn(),
-                TextColumn("left: {task.fields[left]}"),
-            )
-            with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-                yield _bar(bar, latest)
-            return
-    yield _lines(latest)
-
-
-class _Left:
-    """The time that is left, as it is when it is shown."""
-
-    def __init__(self) -> None:
-        self.ends: float | None = None
-
-    def __str__(self) -> str:
-        if self.ends is None:
-            return "-:--:--"
-        return str(timedelta(seconds=round(max(0.0, self.ends - time.monotonic()))))
-
-
-def _bar(bar: Any, latest: "list[Progress]") -> "Callable[[Progress], None]":
-    begun = time.monotonic()
-    task: Any = None
-    # Rich goes by the time between updates, and several workers finish shards at once.
-    left = _Left()
-
-    def tell(now: "Progress") -> None:
-        nonlocal task
-        latest[:] = [now]
-        seconds = _seconds_left(now, begun)
-        left.ends = None if seconds is None else time.monotonic() + seconds
-        if task is None:
-            task = bar.add_task("", total=now.expected, completed=now.done, rate="", left=left)
-        bar.update(task, completed=now.done, rate=_rate(now, begun))
-
-    return tell
-
-
-def _lines(latest: "list[Progress]") -> "Callable[[Progress], None]":
-    begun = said = time.monotonic()
-
-    def tell(now: "Progress") -> None:
-        nonlocal said
-        latest[:] = [now]
-        seconds = time.monotonic()
-        if not now.new or seconds - said < _SECONDS_BETWEEN_LINES:
-            return
-        said = seconds
-        rest = _seconds_left(now, begun)
-        left = "" if rest is None else f", about {timedelta(seconds=round(rest))} left"
-        of = "" if now.expected is None else f" of {now.expected:,}"
-        print(f"{now.done:,}{of} rows, {_rate(now, begun)}{left}", file=sys.stderr, flush=True)
-
-    return tell
-
-
-def _seconds_left(now: "Progress", begun: float) -> float | None:
-    if now.expected is None or not now.new:
-        return None
-    return (time.monotonic() - begun) / now.new * max(0, now.expected - now.done)
-
-
-def _rate(now: "Progress", begun: float) -> str:
-    seconds = time.monotonic() - begun
-    return f"{now.new / seconds:.1f} a second" if now.new and seconds > 0 else ""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
-from attnflow.files import write_whole
 from attnflow.formats import check_path
+from attnflow.io.files import write_whole
 
 __all__ = ["add_parser", "run"]
 

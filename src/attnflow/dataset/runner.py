@@ -22,6 +22,7 @@ from attnflow.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     from attnflow.dataset.engine import Map
+    from attnflow.dataset.shard import Plan
     from attnflow.dataset.source import Row, Source
     from attnflow.dataset.store import Store
     from attnflow.models import Explainer
@@ -36,10 +37,10 @@ class Progress(NamedTuple):
     """How far a run is.
 
     Attributes:
-        done: How many rows are done, those that failed and those of earlier runs included.
+        done: How many rows are done, including those that failed and those of earlier runs.
         failed: How many of them failed.
         new: How many of them this run did.
-        expected: About how many there are; None if nobody knows.
+        expected: About how many there are; None if that is not known.
     """
 
     done: int
@@ -49,14 +50,15 @@ class Progress(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run left behind.
+    """What a run has made.
 
     Attributes:
         output: The folder.
-        rows: How many rows are explained, in the folder "data".
-        failed: How many failed, in the folder "errors".
+        rows: How many rows are explained; they are in the folder "data".
+        failed: How many rows failed; they are in the folder "errors".
         new: How many rows this run did itself.
-        remade: The shards of an earlier run whose files were missing or had changed.
+        remade: The shards of an earlier run that were made again, because their files were missing
+            or had changed.
     """
 
     output: Path
@@ -93,30 +95,29 @@ def run(
 ) -> Result:
     r"""Explain every text of a source, and store the explanations as a Parquet data set.
 
-    Called again with the same arguments, it does what is missing, whatever had stopped it, and ends
-    with the same bytes as a run that nothing stops. Ctrl-C ends it once the shards in hand are
-    written.
+    Called again with the same arguments, it does what is missing, and ends with the same bytes as a
+    run that was not stopped. Ctrl-C ends it once the shards that have been started are written.
 
     Args:
         source: The path of a file (plain text, CSV, TSV, JSON lines or Parquet; all but the last
             may be gzipped), of a folder of them, "-" for standard input, or an iterable of strings
-            or of mappings. It is read once, from its beginning to its end.
+            or of mappings. It is read once, from beginning to end.
         explainer: The model.
-        output: The folder to write to; it is made if there is none.
+        output: The folder to write to; it is made if it does not exist.
         method: "raw", "rollout" or "flow".
         engine: What runs the model: "local", this machine, or "ray", a Ray cluster.
         address: The Ray cluster: "auto" for the one that this machine is part of, or its
             "host:port". None starts one on this machine, for this run.
         device: Where the workers of a Ray cluster run the model: "cpu", "cuda" for a GPU each, or
             "auto" for GPUs if the cluster has any.
-        format: "text", "csv", "tsv", "jsonl" or "parquet". "auto" goes by the file's ending, or by
-            the first line.
+        format: "text", "csv", "tsv", "jsonl" or "parquet". "auto" goes by the ending of the file's
+            name, or by its first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
-            the only one there is.
+            the only column.
         id_column: A column that names each row. None takes the row's number.
         columns: Which other columns to carry through. None carries all.
         limit: How many rows to do at most.
-        shuffle: A seed: rows are done in random order, so that what is done is a sample of all.
+        shuffle: A seed: rows are done in random order, so the rows done so far are a random sample.
             The rows are copied to a temporary file in the output.
         strict: Stop at the first row that fails, instead of listing it among the errors.
         shard_rows: How many rows make a shard.
@@ -131,15 +132,15 @@ def run(
         keep_dtype: The type that attention is kept in: "float16", or "float32", which takes twice
             the space.
         progress: Called after every shard with a `Progress`.
-        on_interrupt: Called when Ctrl-C comes.
+        on_interrupt: Called at the first Ctrl-C.
         **options: Options of `Explainer.explain`, such as `layer`, `words` and `truncate`.
 
     Returns:
         Where the data set is, and how many rows it has.
 
     Raises:
-        OptionError: If an option is not valid, or the output is of another run; the message says
-            what differs.
+        OptionError: If an option is not valid, or the output belongs to another run; the message
+            says what differs.
         DataError: If the source cannot be read or has changed, the output cannot be written, or a
             row fails and `strict` is True. What is finished stays.
         MissingExtraError: If pyarrow, or Ray for its engine, is not installed.
@@ -166,12 +167,13 @@ def run(
         >>> errors["reason"].to_pylist()
         ['the text is empty; there is nothing to explain']
     """
-    from attnflow import __version__
     from attnflow.dataset.engine import opened
     from attnflow.dataset.shard import Plan, check_plan
-    from attnflow.dataset.source import Source, require_pyarrow
+    from attnflow.dataset.source import Source
     from attnflow.dataset.store import Store
+    from attnflow.io.records import require_pyarrow
     from attnflow.models import Explainer
+    from attnflow.version import __version__
 
     require_pyarrow()
     if not isinstance(explainer, Explainer):
@@ -189,7 +191,7 @@ def run(
         columns = list(columns)
     kept = _check_keep(keep, keep_dtype, explainer.task)
     chosen = check_plan(explainer, {"method": method, **options})
-    # A cluster that cannot be joined is told before the source is read.
+    # A cluster that cannot be joined is reported before the source is read.
     with opened(engine, workers=workers, address=address, device=device) as mapped:
         rows = Source(
             source, format=format, text_column=text_column, id_column=id_column, columns=columns
@@ -225,105 +227,108 @@ def run(
                 carried=tuple(rows.carried),
                 keeps_rest=rows.keeps_rest,
                 memory=memory * 2**20,
-                # A model may be elsewhere when a run goes on; what was written once stays.
+                # The model may have another path when a run is resumed; the first one stays.
                 metadata={name: store.header[name] for name in (*made_of, "options")},
                 keep=kept,
             )
-            before = store.rows + store.failed
-            remade = tuple(store.damaged)
+            chosen_rows: Iterator[Row] = islice(rows, limit)
+            if shuffle is not None:
+                chosen_rows = _shuffled(iter(rows), shuffle, limit, store.folder)
+            job = _Job(store, rows, chosen_rows, shard_rows, limit, strict, progress)
             if not (store.complete and rows.files):
-                with _interrupts(on_interrupt) as interrupted:
-                    _fill(
-                        store,
-                        rows,
-                        explainer,
-                        plan,
-                        limit=limit,
-                        shuffle=shuffle,
-                        strict=strict,
-                        shard_rows=shard_rows,
-                        mapped=mapped,
-                        progress=progress,
-                        interrupted=interrupted,
-                    )
+                with _interrupts(on_interrupt) as job.interrupted:
+                    job.run(explainer, plan, mapped)
                 if not store.complete:
                     raise KeyboardInterrupt
-            new = store.rows + store.failed - before
-            return Result(Path(output), store.rows, store.failed, new, remade)
+            remade = tuple(store.damaged)
+            return Result(Path(output), store.rows, store.failed, job.new, remade)
 
 
-def _fill(
-    store: Store,
-    source: Source,
-    explainer: Explainer,
-    plan: Any,
-    *,
-    limit: int | None,
-    shuffle: int | None,
-    strict: bool,
-    shard_rows: int,
-    mapped: Map,
-    progress: Callable[[Progress], object] | None,
-    interrupted: threading.Event,
-) -> None:
-    """Do the shards that are missing; say so in the store if none is missing any more."""
-    from attnflow.dataset.shard import make_shard
+class _Job:
+    """The shards of a source that are missing in an output."""
 
-    digests: dict[int, str] = {}
-    before = store.rows + store.failed
-    expected = source.expected
-    if expected is not None and limit is not None:
-        expected = min(expected, limit)
-    ended = False
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        rows: Iterator[Row],
+        shard_rows: int,
+        limit: int | None,
+        strict: bool,
+        progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self.store, self.source, self.rows = store, source, rows
+        self.shard_rows, self.strict, self.progress = shard_rows, strict, progress
+        self.expected = source.expected
+        if self.expected is not None and limit is not None:
+            self.expected = min(self.expected, limit)
+        self.interrupted = threading.Event()
+        # The digests of the rows that shards in progress are made of.
+        self.digests: dict[int, str] = {}
+        self.ended = False
+        self.before = self.done
 
-    def missing() -> Iterator[tuple[int, list[Row]]]:
-        nonlocal ended
-        chosen: Iterator[Row] = islice(iter(source), limit)
-        if shuffle is not None:
-            chosen = _shuffled(iter(source), shuffle, limit, store.folder)
+    @property
+    def done(self) -> int:
+        """How many rows are done."""
+        return self.store.rows + self.store.failed
+
+    @property
+    def new(self) -> int:
+        """How many rows this run has done."""
+        return self.done - self.before
+
+    def run(self, explainer: Explainer, plan: Plan, mapped: Map) -> None:
+        """Make the shards that are missing, and mark the output complete once none is."""
+        from attnflow.dataset.shard import make_shard
+
+        store = self.store
+        self.tell()
+        work = partial(make_shard, plan=plan)
+        with closing(mapped(explainer, work, self.missing(), store.close)) as made:
+            for number, shard in made:
+                if self.strict and shard.first_error is not None:
+                    raise DataError(
+                        f"{shard.first_error}. strict=True stops here; the shards that are "
+                        "finished stay"
+                    )
+                store.add(number, shard, self.digests.pop(number))
+                self.tell()
+        self.source.check_unchanged()
+        if self.ended:
+            store.finish()
+
+    def tell(self) -> None:
+        """Tell the caller how far the run is."""
+        if self.progress is not None:
+            self.progress(Progress(self.done, self.store.failed, self.new, self.expected))
+
+    def missing(self) -> Iterator[tuple[int, list[Row]]]:
+        """Yield the shards to make: their numbers and their rows."""
         number = 0
-        while not interrupted.is_set():
-            rows = list(islice(chosen, shard_rows))
+        while not self.interrupted.is_set():
+            rows = list(islice(self.rows, self.shard_rows))
             if not rows:
-                ended = True
+                self.ended = True
                 break
             digest = _digest(rows)
-            known = store.shards.get(number)
+            known = self.store.shards.get(number)
             if known is None:
-                digests[number] = digest
+                self.digests[number] = digest
                 yield number, rows
             elif known["source"] != digest:
-                raise DataError(
-                    f"{source.name} has changed since: its rows from {number * shard_rows} on are "
-                    f"not those that the output {store.folder} was made of. What was computed "
-                    "stays there; choose another output"
-                )
+                first = number * self.shard_rows
+                raise self.changed(f"its rows from {first} on are not those that were explained")
             number += 1
-        if ended and any(known >= number for known in store.shards):
-            raise DataError(
-                f"{source.name} has changed since: it has fewer rows than those that the output "
-                f"{store.folder} was made of. What was computed stays there; choose another output"
-            )
+        if self.ended and any(known >= number for known in self.store.shards):
+            raise self.changed("it has fewer rows than were explained")
 
-    def tell() -> None:
-        if progress is not None:
-            done = store.rows + store.failed
-            progress(Progress(done, store.failed, done - before, expected))
-
-    tell()
-    work = partial(make_shard, plan=plan)
-    with closing(mapped(explainer, work, missing(), store.close)) as made:
-        for number, shard in made:
-            if strict and shard.first_error is not None:
-                raise DataError(
-                    f"{shard.first_error}. strict=True stops here; the shards that are finished "
-                    "stay"
-                )
-            store.add(number, shard, digests.pop(number))
-            tell()
-    source.check_unchanged()
-    if ended:
-        store.finish()
+    def changed(self, how: str) -> DataError:
+        """Return the error for a source that is not the one the output was made of."""
+        return DataError(
+            f"{self.source.name} has changed since the output {self.store.folder} was made: {how}. "
+            "What was computed stays there; choose another output"
+        )
 
 
 def _digest(rows: list[Row]) -> str:
@@ -334,7 +339,7 @@ def _digest(rows: list[Row]) -> str:
 
 
 def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -> Iterator[Row]:
-    """Yield rows in random order, from a copy of them on disk that has no name."""
+    """Yield rows in random order, from a temporary copy on disk."""
     places = array("Q")
     with tempfile.TemporaryFile(dir=folder, prefix=".attnflow-", suffix=".tmp") as copy:
         try:
@@ -344,7 +349,7 @@ def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -
             copy.flush()
         except OSError as error:
             raise DataError(
-                f"output {folder} has no room for a copy of the rows, which shuffle needs: "
+                f"output {folder} cannot hold the copy of the rows that shuffle needs: "
                 f"{error.strerror}"
             ) from error
         from attnflow.dataset.source import Row
@@ -356,10 +361,10 @@ def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -
 
 @contextmanager
 def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
-    """Let the first Ctrl-C set an event; a second one does what it always does."""
+    """Let the first Ctrl-C set an event; a second one raises KeyboardInterrupt."""
     asked = threading.Event()
     usual = signal.getsignal(signal.SIGINT)
-    # Where somebody else handles Ctrl-C, or nobody is to, that stays so.
+    # A handler that the caller has installed stays.
     ours = threading.current_thread() is threading.main_thread() and (
         usual is signal.default_int_handler
     )
@@ -380,7 +385,7 @@ def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
 
 
 def _check_names(source: Source) -> None:
-    """See that no two columns of the source get the same name in the output."""
+    """Check that no two columns of the source get the same name in the output."""
     from attnflow.dataset.shard import column_name
 
     named: dict[str, str] = {}
@@ -390,12 +395,12 @@ def _check_names(source: Source) -> None:
         if other != column.name:
             raise OptionError(
                 f"{source.name} has the columns {other!r} and {column.name!r}, which would both be "
-                f"{name!r} in the output; say with columns which to carry through"
+                f"{name!r} in the output; choose with columns which to carry through"
             )
 
 
 def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
-    """Return the type that attention is to be kept in; None if it is not to be kept."""
+    """Return the type that attention is kept in; None if it is not kept."""
     from attnflow.dataset.attentions import DTYPES, require_safetensors
 
     names = [keep] if isinstance(keep, str) else list(keep)
@@ -408,8 +413,8 @@ def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
         return None
     if task == "seq2seq-lm":
         raise OptionError(
-            "attention can be kept of models that read one text; the graph of an encoder-decoder "
-            f"({task}) has two kinds of tokens, which no file of attention holds. Leave keep out"
+            "attention can be kept for models that read one text; the graph of an encoder-decoder "
+            f"({task}) has two kinds of tokens, which these files cannot hold. Leave keep out"
         )
     require_safetensors("keep='attentions'")
     return str(dtype)

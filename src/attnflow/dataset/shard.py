@@ -23,7 +23,7 @@ from attnflow.dataset.source import Column, Row
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
-from attnflow.lines import is_half
+from attnflow.io.records import has_surrogates
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran
 from attnflow.models.text import TextAdapter
@@ -169,7 +169,7 @@ def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
             reason = f"there is no {plan.id_column!r} of type {plan.id_type}"
         if reason is None and plan.text_column not in row.values:
             reason = f"there is no {plan.text_column!r}"
-        if reason is None and isinstance(text, str) and is_half(text):
+        if reason is None and isinstance(text, str) and has_surrogates(text):
             reason = "the text has half characters, which are not UTF-8 text"
         if reason is None and not isinstance(text, str):
             reason = f"the text is {type(text).__name__}; expected a string"

@@ -1,49 +1,42 @@
 """Where the texts of a data set come from: files of several formats, folders, and iterables.
 
-Everything is streamed. A row that cannot be read is a row with a fault, and stops nothing.
+Everything is streamed. A row that cannot be read is a row with a fault, and the others are read.
 """
 
-import csv
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from attnflow.errors import DataError, MissingExtraError, OptionError
-from attnflow.lines import Lines, is_half, opened
+from attnflow.errors import DataError, OptionError
+from attnflow.io.records import (
+    ENDINGS,
+    FORMATS,
+    check_names,
+    find_text_column,
+    format_of,
+    has_surrogates,
+    open_parquet,
+    read_records,
+    require_column,
+)
 
-__all__ = ["FORMATS", "Column", "Row", "Source"]
+__all__ = ["Column", "Row", "Source"]
 
-FORMATS: Final = ("auto", "text", "csv", "tsv", "jsonl", "parquet")
-
-_ENDINGS: Final = {
-    ".txt": "text",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-# What the column of texts is called where nobody says.
-_USUAL: Final = ("text", "sentence")
-# So many rows decide what the columns of a source without types are.
+# How many rows decide the types of columns, if the source has none.
 _FIRST_ROWS: Final = 1000
-_WHOLE_NUMBERS: Final = range(-(2**63), 2**63)
-# How a line begins whose file is UTF-16, either way round.
-_UTF_16: Final = ("\udcff\udcfe", "\udcfe\udcff")
+_INT64: Final = range(-(2**63), 2**63)
 
 
 class Row(NamedTuple):
     """A row of a source.
 
     Attributes:
-        number: Which one it is, from 0.
-        place: Where it stands, for people: "films.csv, line 3".
-        values: What its columns hold.
+        number: The index of the row, from 0.
+        place: Where it is, for people: "films.csv, line 3".
+        values: The values by column.
         fault: Why the row cannot be read; None if it can.
     """
 
@@ -75,23 +68,24 @@ class Column(NamedTuple):
         if value is None or not isinstance(self.type, str):
             return True
         if self.type == "string":
-            return isinstance(value, str) and not is_half(value)
+            return isinstance(value, str) and not has_surrogates(value)
         if self.type == "bool":
             return isinstance(value, bool)
         if self.type == "int64":
-            return _is_whole(value)
+            return _is_int64(value)
         if self.type == "float64":
-            return isinstance(value, float) or (_is_whole(value) and abs(value) <= 2**53)
+            return isinstance(value, float) or (_is_int64(value) and abs(value) <= 2**53)
         return True
 
 
 class Source:
-    """A source of rows that can be read from its beginning to its end, once.
+    """A source of rows that can be read once, from beginning to end.
 
     Args:
         source: The path of a file or a folder, "-" for standard input, or an iterable of strings or
             of mappings.
-        format: One of `FORMATS`; "auto" goes by the ending, or by the first line.
+        format: One of `attnflow.io.records.FORMATS`; "auto" goes by the ending of a file's name, or
+            by its first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
             the only column.
         id_column: The column that names a row. None numbers the rows.
@@ -100,15 +94,16 @@ class Source:
     Attributes:
         name: What to call the source in messages.
         files: For each file its name, size and digest; empty for pipes and iterables.
-        expected: About how many rows there are; None if nobody knows.
+        expected: About how many rows there are; None if that is not known.
         text_column: The column that has the text.
         id_column: As given.
+        id_type: Its type, as in `Column`.
         carried: The columns that are carried through, without those two.
-        keeps_rest: Whether rows may have values that no column takes.
+        keeps_rest: Whether rows may have values that do not fit any column.
 
     Raises:
-        OptionError: If an option is not valid, or a column is not there.
-        DataError: If a file cannot be read, is damaged at its beginning, or there is none.
+        OptionError: If an option is not valid, or there is no such column.
+        DataError: If a file does not exist, cannot be read, or is damaged at its beginning.
         MissingExtraError: If a Parquet file is to be read and pyarrow is not installed.
     """
 
@@ -128,77 +123,82 @@ class Source:
         self.files: list[dict[str, Any]] = []
         self.expected: int | None = None
         self.id_column = id_column
-        self._format = format
-        self._paths: list[str] = []
+        # The formats of the files, by their paths.
+        self._formats: dict[str, str] = {}
+        self._written: dict[str, int] = {}
         types: dict[str, Any] | None = None
         if isinstance(source, str | os.PathLike):
             self.name = os.fspath(source)
-            self._paths = _paths(self.name, format)
+            self._formats = dict.fromkeys(_paths(self.name, format), format)
             self._describe()
             rows = self._read_files()
-            if all(self._kind(index) == "parquet" for index in range(len(self._paths))):
-                types = _parquet_types(self._paths)
+            if set(self._formats.values()) == {"parquet"}:
+                types = _parquet_types(self._formats)
         else:
             self.name = f"the {type(source).__name__} given"
             if format != "auto":
-                raise OptionError(f"format is {format!r}, but {self.name} is no file; leave it out")
-            rows = _read_items(source)
+                raise OptionError(
+                    f"format is {format!r}, but {self.name} is not a file; leave it out"
+                )
+            rows = _items(_checked(source))
         first = list(islice(rows, _FIRST_ROWS))
         self._rows = chain(first, rows)
         if not first:
             raise DataError(f"{self.name} is empty; expected texts")
-        names = _names(first) if types is None else list(types)
-        self.text_column = self._find_text(names, text_column)
-        if id_column is not None and id_column not in names:
-            raise OptionError(
-                f"id_column is {id_column!r}, but {self.name} has {_listed(names) or 'no columns'}"
-            )
-        # Arrow's own types hold all that their columns have.
-        self.keeps_rest = columns is None and (
-            types is None or any(isinstance(kind, str) for kind in types.values())
-        )
-        self.carried = self._choose(names, columns, types, first)
-        self.id_type: Any = "int64"
+        if types is None:
+            names = list(dict.fromkeys(name for row in first for name in row.values))
+            types = {name: _type_of(row.values.get(name) for row in first) for name in names}
+        names = list(types)
+        self.text_column = find_text_column(names, text_column, self.name)
         if id_column is not None:
-            known = _type_of(row.values.get(id_column) for row in first)
-            self.id_type = known if types is None else types[id_column]
+            require_column(id_column, names, "id_column", self.name)
+        self.id_type: Any = "int64" if id_column is None else types[id_column]
+        # The Arrow types of a Parquet file hold all that their columns have.
+        self.keeps_rest = columns is None and not (
+            types and all(not isinstance(kind, str) for kind in types.values())
+        )
+        wanted = names if columns is None else list(dict.fromkeys(columns))
+        for name in wanted:
+            require_column(name, names, "columns", self.name)
+        self.carried = [
+            Column(name, types[name])
+            for name in wanted
+            if name not in (self.text_column, id_column)
+        ]
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows
 
     def check_unchanged(self) -> None:
-        """Check that no file was written to since it was described.
+        """Check that no file has been written to since it was described.
 
         Raises:
-            DataError: If one was.
+            DataError: If one has.
         """
-        for path, file in zip(self._paths, self.files, strict=False):
+        for path, file in zip(self._formats, self.files, strict=False):
             try:
                 now = os.stat(path)
             except OSError as error:
-                raise DataError(f"{path} was taken away while it was read") from error
+                raise DataError(f"{path} was removed while it was read") from error
             if (now.st_size, now.st_mtime_ns) != (file["size"], self._written[path]):
                 raise DataError(
-                    f"{path} was written to while it was read; what was computed before stays in "
-                    "the output, but belongs to a source that is no more"
+                    f"{path} was written to while it was read. What was computed before stays in "
+                    "the output, but belongs to a source that no longer exists"
                 )
 
-    # ---- What is there ---------------------------------------------------------------------------
-
     def _describe(self) -> None:
-        """Digest the files, and count their lines on the way."""
-        self._written: dict[str, int] = {}
-        # Standard input and other pipes, such as <(zcat texts.gz), can be read but once.
-        if not os.path.isfile(self._paths[0]):
+        """Digest the files, and find their formats and how many lines they have."""
+        # Standard input and other pipes, such as <(zcat texts.gz), can be read only once.
+        if not os.path.isfile(next(iter(self._formats))):
             return
         total: int | None = 0
-        for index, path in enumerate(self._paths):
-            digest, lines, size, packed = hashlib.blake2b(digest_size=16), 0, 0, False
+        for path, format in self._formats.items():
+            digest, lines, size, head, last = hashlib.blake2b(digest_size=16), 0, 0, b"", b""
             try:
                 self._written[path] = os.stat(path).st_mtime_ns
                 with open(path, "rb") as file:
                     while block := file.read(2**20):
-                        packed = packed or (size == 0 and block[:2] == b"\x1f\x8b")
+                        head = head or block[:4]
                         digest.update(block)
                         lines += block.count(b"\n")
                         size += len(block)
@@ -207,80 +207,37 @@ class Source:
                 raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
             name = os.path.basename(path)
             self.files.append({"name": name, "size": size, "digest": digest.hexdigest()})
+            if format == "auto" and format_of(path, head.decode("latin-1")) == "parquet":
+                self._formats[path] = "parquet"
             if size == 0:
                 continue
-            kind = self._kind(index)
-            if total is None or packed:
+            if total is None or head.startswith(b"\x1f\x8b"):
                 total = None
-            elif kind == "parquet":
-                total += int(_parquet(path).metadata.num_rows)
+            elif self._formats[path] == "parquet":
+                with open_parquet(path) as file:
+                    total += int(file.metadata.num_rows)
             else:
-                total += lines + (last != b"\n") - (kind in ("csv", "tsv"))
+                header = format in ("csv", "tsv") or ENDINGS.get(_ending(path)) in ("csv", "tsv")
+                total += lines + (last != b"\n") - header
         self.expected = total
-
-    def _kind(self, index: int) -> str:
-        """Return the format of a file; "auto" if its first line is to tell."""
-        if self._format != "auto":
-            return self._format
-        path = self._paths[index]
-        ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-        if ending not in _ENDINGS and _begins_as_parquet(path):
-            return "parquet"
-        return _ENDINGS.get(ending, "auto")
-
-    def _find_text(self, names: list[str], wanted: str | None) -> str:
-        if wanted is not None:
-            if wanted not in names:
-                raise OptionError(
-                    f"text_column is {wanted!r}, but {self.name} has {_listed(names)}"
-                )
-            return wanted
-        for name in _USUAL:
-            if name in names or not names:
-                return name
-        if len(names) == 1:
-            return names[0]
-        raise OptionError(
-            f"{self.name} has {_listed(names)}; say which has the texts, as text_column"
-        )
-
-    def _choose(
-        self,
-        names: list[str],
-        columns: Iterable[str] | None,
-        types: dict[str, Any] | None,
-        first: list[Row],
-    ) -> list[Column]:
-        taken = (self.text_column, self.id_column)
-        if columns is None:
-            wanted = [name for name in names if name not in taken]
-        else:
-            wanted = list(dict.fromkeys(columns))
-            for name in wanted:
-                if name not in names:
-                    raise OptionError(f"columns has {name!r}, but {self.name} has {_listed(names)}")
-            wanted = [name for name in wanted if name not in taken]
-        if types is not None:
-            return [Column(name, types[name]) for name in wanted]
-        return [Column(name, _type_of(row.values.get(name) for row in first)) for name in wanted]
-
-    # ---- Reading ---------------------------------------------------------------------------------
 
     def _read_files(self) -> Iterator[Row]:
         number = 0
-        for index, path in enumerate(self._paths):
-            kind = self._kind(index)
+        for path, format in self._formats.items():
             name = "standard input" if path == "-" else path
-            rows = _read_parquet(path) if kind == "parquet" else _read_lines(path, name, kind)
-            for place, values, fault in rows:
-                yield Row(number, place, values, fault)
+            unit = "row" if format == "parquet" else "line"
+            for record in read_records(path, format):
+                place = f"{name}, {unit} {record.number}"
+                yield Row(number, place, record.values, record.fault)
                 number += 1
 
 
-_Found = tuple[str, dict[str, Any], str | None]
+def _ending(path: str) -> str:
+    return os.path.splitext(path.removesuffix(".gz"))[1].lower()
 
 
 def _paths(name: str, format: str) -> list[str]:
+    """Return the files of a source."""
     if name == "-":
         if format == "parquet":
             raise OptionError("format is 'parquet', which is read from a file, not standard input")
@@ -289,22 +246,21 @@ def _paths(name: str, format: str) -> list[str]:
         raise DataError(f"{name} does not exist; expected a file, a folder or - for standard input")
     if not os.path.isdir(name):
         return [name]
-    found = []
-    for path in sorted(Path(name).iterdir()):
-        ending = os.path.splitext(path.name.removesuffix(".gz"))[1].lower()
-        hidden = path.name.startswith((".", "_"))
-        if format in ("auto", _ENDINGS.get(ending)) and ending in _ENDINGS and not hidden:
-            found += [str(path)] if path.is_file() else []
+    wanted = ENDINGS if format == "auto" else [key for key in ENDINGS if ENDINGS[key] == format]
+    found = [
+        str(path)
+        for path in sorted(Path(name).iterdir())
+        if _ending(path.name) in wanted and not path.name.startswith((".", "_")) and path.is_file()
+    ]
     if not found:
         raise DataError(
             f"the folder {name} has no file to read; expected names that end in "
-            f"{', '.join(_ENDINGS)}"
+            f"{', '.join(ENDINGS)}"
         )
     return found
 
 
-def _read_items(items: Any) -> Iterator[Row]:
-    """Return the rows of an iterable of strings or mappings."""
+def _checked(items: Any) -> Iterable[Any]:
     if isinstance(items, Mapping | bytes) or not hasattr(items, "__iter__"):
         raise OptionError(
             f"source is {type(items).__name__}; expected a path, or an iterable of strings or of "
@@ -312,202 +268,76 @@ def _read_items(items: Any) -> Iterator[Row]:
         )
     if hasattr(items, "columns") and hasattr(items, "to_dict"):
         raise OptionError(
-            f"source is a {type(items).__name__}, whose iteration gives no rows; pass its rows, "
-            'as source.to_dict("records") or source.to_dicts() gives them'
+            f"source is a {type(items).__name__}, and iterating over it does not give rows; pass "
+            'source.to_dict("records") or source.to_dicts()'
         )
-    return _items(items)
+    checked: Iterable[Any] = items
+    return checked
 
 
 def _items(items: Iterable[Any]) -> Iterator[Row]:
+    """Return the rows of an iterable of strings or mappings."""
     for number, item in enumerate(items):
-        place = f"item {number}"
+        values: dict[str, Any] = {}
+        fault = None
         if isinstance(item, str):
-            yield Row(number, place, {"text": item})
+            values = {"text": item}
         elif isinstance(item, Mapping):
-            # What NumPy holds is stored as what it stands for.
+            # NumPy's numbers and arrays are stored as numbers and lists.
             values = {
                 str(name): value.tolist() if type(value).__module__ == "numpy" else value
                 for name, value in item.items()
             }
-            yield Row(number, place, *_with_names(values))
+            try:
+                check_names(values)
+            except ValueError as error:
+                values, fault = {}, str(error)
         else:
-            reason = f"it is {type(item).__name__}; expected a string or a mapping"
-            yield Row(number, place, {}, reason)
+            fault = f"it is {type(item).__name__}; expected a string or a mapping"
+        yield Row(number, f"item {number}", values, fault)
 
 
-def _read_lines(path: str, name: str, kind: str) -> Iterator[_Found]:
-    with opened(path) as file:
-        lines = Lines(name, file)
-        first = lines.peek()
-        if first is None:
-            return
-        if first.startswith(_UTF_16):
-            raise DataError(f"{name} is UTF-16; expected UTF-8, as iconv -f UTF-16 makes it")
-        if kind == "auto":
-            kind = _kind_of(first, name)
-        if kind in ("csv", "tsv"):
-            yield from _read_table(lines, name, tabs=kind == "tsv")
-            return
-        for line in lines:
-            place = f"{name}, line {lines.number}"
-            if is_half(line):
-                yield place, {}, "the line is not UTF-8 text"
-            elif kind == "text":
-                yield place, {"text": line.rstrip("\r\n")}, None
-            else:
-                yield (place, *_read_json(line))
+# ---- Types ---------------------------------------------------------------------------------------
 
 
-def _read_json(line: str) -> tuple[dict[str, Any], str | None]:
-    try:
-        value = json.loads(line)
-    except RecursionError:
-        return {}, "not JSON that can be read: it is nested too deeply"
-    except ValueError as error:
-        if not line.strip():
-            return {}, "the line is empty"
-        return {}, f"not JSON: {error}"
-    if isinstance(value, str):
-        return {"text": value}, None
-    if not isinstance(value, dict):
-        return {}, "not a JSON object"
-    return _with_names(value)
+def _type_of(values: Iterable[Any]) -> str:
+    """Return the type that holds all of some values.
 
-
-def _with_names(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Return values and no fault, if their names can be those of columns."""
-    if any(map(is_half, values)):
-        return {}, "the name of a field has half characters, which are not UTF-8 text"
-    return values, None
-
-
-def _kind_of(first: str, name: str) -> str:
-    """Return the format that a first line tells of."""
-    if first.startswith("PAR1"):
-        raise DataError(f"{name} is Parquet, which is read from a file, not from a pipe")
-    if first.lstrip().startswith("[") and name.lower().endswith((".json", ".json.gz")):
-        raise DataError(
-            f"{name} is a JSON list; expected JSON lines, an object a line, as jq -c '.[]' makes "
-            "of it"
-        )
-    return "jsonl" if first.lstrip().startswith("{") else "text"
-
-
-def _read_table(lines: Lines, name: str, *, tabs: bool) -> Iterator[_Found]:
-    rows = csv.reader(
-        lines,
-        delimiter="\t" if tabs else ",",
-        quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
-        strict=True,
-    )
-    try:
-        header = next(rows)
-    except (csv.Error, StopIteration) as error:
-        reason = _csv_reason(error, 1) if isinstance(error, csv.Error) else "there is no header"
-        raise DataError(f"{name}, line 1: {reason}") from error
-    if len(set(header)) < len(header):
-        twice = next(column for column in header if header.count(column) > 1)
-        raise DataError(f"{name}, line 1: the header has the column {twice!r} twice")
-    if any(map(is_half, header)):
-        raise DataError(f"{name}, line 1: the header is not UTF-8 text")
-    if len(header) == 1 and any(mark in header[0] for mark in ";,\t"):
-        raise DataError(
-            f"{name}, line 1: the header is {header[0]!r}, a single column; expected names "
-            f"separated by {'tabs' if tabs else 'commas'}"
-        )
-    while True:
-        begins = lines.number + 1
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield f"{name}, line {lines.number}", {}, _csv_reason(error, begins)
-            continue
-        place = f"{name}, line {lines.number}"
-        if not row:
-            yield place, {}, "the line is empty"
-        elif len(row) != len(header):
-            yield place, {}, f"{len(row)} columns; the header has {len(header)}"
-        elif any(map(is_half, row)):
-            yield place, {}, "the line is not UTF-8 text"
-        else:
-            yield place, dict(zip(header, row, strict=True)), None
-
-
-def _csv_reason(error: csv.Error, begins: int) -> str:
-    """Say what is wrong with a row of a table, which begins on a line."""
-    if "unexpected end" in str(error):
-        return f"the row begins on line {begins}, and a quote in it is not closed"
-    if "field limit" in str(error):
-        return (
-            f"the row begins on line {begins}, and a field in it has more than "
-            f"{csv.field_size_limit():,} characters; a quote may not be closed"
-        )
-    if "new-line character" in str(error):
-        return "a field has a carriage return in it, and no quotes around it"
-    return str(error)
-
-
-# ---- Parquet -------------------------------------------------------------------------------------
-
-
-def require_pyarrow() -> None:
-    """Check that pyarrow is installed.
-
-    Raises:
-        MissingExtraError: If it is not.
+    Example:
+        >>> _type_of([1, None, 2.5]), _type_of(["a"]), _type_of([1, "a"]), _type_of([[1]])
+        ('float64', 'string', 'json', 'json')
     """
-    from importlib.util import find_spec
-
-    if find_spec("pyarrow") is None:
-        raise MissingExtraError(
-            'data sets are Parquet files, which need pyarrow; run: pip install "attnflow[data]"'
-        )
-
-
-def _parquet(path: str) -> Any:
-    require_pyarrow()
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path} is no Parquet file, or is damaged: {_first_line(error)}"
-        ) from error
+    found = [value for value in values if value is not None]
+    for name in ("bool", "int64", "float64", "string"):
+        column = Column("", name)
+        if found and all(column.holds(value) for value in found):
+            return name
+    return "json" if found else "string"
 
 
-def _begins_as_parquet(path: str) -> bool:
-    if not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
 
 
-def _parquet_types(paths: list[str]) -> dict[str, Any]:
+def _parquet_types(paths: Iterable[str]) -> dict[str, Any]:
     """Return the columns of all files, with their types."""
+    import pyarrow
+
     types: dict[str, Any] = {}
     for path in paths:
-        with _parquet(path) as file:
+        with open_parquet(path) as file:
             schema = file.schema_arrow
         if len(set(schema.names)) < len(schema.names):
             raise DataError(f"{path} has two columns of the same name")
         for field in schema:
-            found = _plain_type(field.type)
+            is_dictionary = pyarrow.types.is_dictionary(field.type)
+            found = field.type.value_type if is_dictionary else field.type
             types[field.name] = _common_type(types.get(field.name, found), found)
     return types
 
 
-def _plain_type(given: Any) -> Any:
-    import pyarrow
-
-    return given.value_type if pyarrow.types.is_dictionary(given) else given
-
-
 def _common_type(one: Any, other: Any) -> Any:
-    """Return the type of a column that has one in some files, and another in others.
+    """Return the type of a column that has one type in some files, and another in others.
 
     Example:
         >>> import pyarrow as pa
@@ -535,58 +365,3 @@ def _common_type(one: Any, other: Any) -> Any:
     if all(types.is_integer(kind) or types.is_floating(kind) for kind in both):
         return "float64"
     return "json"
-
-
-def _read_parquet(path: str) -> Iterator[_Found]:
-    import pyarrow
-
-    number = 0
-    with _parquet(path) as file:
-        batches = file.iter_batches(batch_size=1024, use_threads=False)
-        while True:
-            try:
-                batch = next(batches)
-                rows = batch.to_pylist()
-            except StopIteration:
-                return
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise DataError(
-                    f"{path} cannot be read after row {number}: {_first_line(error)}"
-                ) from error
-            for values in rows:
-                number += 1
-                yield f"{path}, row {number}", values, None
-
-
-# ---- Types ---------------------------------------------------------------------------------------
-
-
-def _names(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.values))
-
-
-def _type_of(values: Iterable[Any]) -> str:
-    """Return the type that holds all of some values.
-
-    Example:
-        >>> _type_of([1, None, 2.5]), _type_of(["a"]), _type_of([1, "a"]), _type_of([[1]])
-        ('float64', 'string', 'json', 'json')
-    """
-    found = [value for value in values if value is not None]
-    for name in ("bool", "int64", "float64", "string"):
-        column = Column("", name)
-        if found and all(column.holds(value) for value in found):
-            return name
-    return "json" if found else "string"
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in _WHOLE_NUMBERS
-
-
-def _listed(names: list[str]) -> str:
-    return f"the columns {', '.join(map(repr, names))}" if names else ""
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -5,25 +5,25 @@
     out/errors/part-00000.parquet   the rows of it that failed, if any did
     out/attentions/part-00000.safetensors   their attention, if it is kept
 
-A shard is finished when the manifest says so. Its files are written before, under another name, and
-take their own in one step, so that a process can be killed at any moment. What it had not finished
-is made again by the next run, to the same bytes.
+A shard is finished when the manifest says so. Its files are written before that, each in one step,
+so a process can be killed at any moment. The next run makes what was not finished, with the same
+bytes.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 from attnflow.dataset.shard import Shard
 from attnflow.errors import DataError, OptionError
-from attnflow.files import write_whole
-from attnflow.resume import difference, lock
+from attnflow.io.files import remove_temporary, sync_folder, temporary_files, write_whole
+from attnflow.io.journal import difference, lock
 
-__all__ = ["Finished", "Store", "read_finished"]
+__all__ = ["FOLDERS", "MANIFEST", "Finished", "Store", "read_finished"]
 
 FORMAT: Final = "attnflow.dataset"
 VERSION: Final = 1
@@ -32,73 +32,25 @@ LOCK: Final = ".lock"
 FOLDERS: Final = {"data": "parquet", "errors": "parquet", "attentions": "safetensors"}
 
 
-class Store:
-    """The folder of one data set, locked for as long as a run writes to it.
-
-    Args:
-        folder: The folder, which is made if there is none.
-        header: What is computed: "model", "fingerprint", "options" and "source", among others.
+class Finished:
+    """What a run has finished so far.
 
     Attributes:
         folder: The folder.
-        header: What is computed, in the words of the run that began it.
-        shards: What is known of each finished shard, by its number.
+        header: What is computed: "model", "options" and "source", among others.
+        shards: What is known of each finished shard, by its number, in order.
         complete: Whether all shards are finished.
-        damaged: The shards that were finished, but whose files are missing or have changed, and
-            which are to be made again.
-
-    Raises:
-        OptionError: If the folder cannot be used, is of another run, which the message tells apart,
-            or is being written to by another process.
-        DataError: If the manifest is damaged or was edited.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
-        self.folder = Path(folder)
-        self.shards: dict[int, dict[str, Any]] = {}
-        self.complete = False
-        self.damaged: list[int] = []
-        self.header = {"format": FORMAT, "version": VERSION, **header}
-        if self.folder.exists() and not self.folder.is_dir():
-            raise OptionError(f"output is {str(self.folder)!r}, which is no folder")
-        try:
-            # What a killed run left behind before its manifest was there counts as nothing.
-            if self.folder.is_dir() and not (self.folder / MANIFEST).exists():
-                others = [
-                    path.name
-                    for path in self.folder.iterdir()
-                    if path.name != LOCK and not _is_temporary(path)
-                ]
-                if others:
-                    raise OptionError(
-                        f"output is {str(self.folder)!r}, which has files ({others[0]}) but no "
-                        f"{MANIFEST}; choose a folder that is empty, or not there yet"
-                    )
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock: BinaryIO = open(self.folder / LOCK, "ab")  # noqa: SIM115 # see close()
-        except OSError as error:
-            raise _cannot_write(self.folder, error) from error
-        try:
-            lock(
-                self._lock,
-                f"output {self.folder} is being written to by another run; wait for it, or choose "
-                "another folder",
-            )
-            self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(
+    def __init__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        folder: Path,
+        header: Mapping[str, Any],
+        shards: Mapping[int, dict[str, Any]],
+        complete: bool = False,
     ) -> None:
-        self.close()
+        self.folder, self.header, self.complete = folder, dict(header), complete
+        self.shards = dict(sorted(shards.items()))
 
     @property
     def rows(self) -> int:
@@ -110,6 +62,82 @@ class Store:
         """How many rows failed."""
         return sum(shard["failed"] for shard in self.shards.values())
 
+    def files(self, kind: str) -> dict[int, Path]:
+        """Return the files of one kind, by the number of their shard.
+
+        Args:
+            kind: "data", "errors" or "attentions".
+        """
+        return {
+            number: self.path(number, kind)
+            for number, shard in self.shards.items()
+            if kind in shard["files"]
+        }
+
+    def path(self, number: int, kind: str) -> Path:
+        """Return the name of a file of a shard, whether or not it exists."""
+        return self.folder / kind / f"part-{number:05d}.{FOLDERS[kind]}"
+
+    def is_whole(self, number: int) -> bool:
+        """Return whether the files of a shard are there and have not changed."""
+        for kind in FOLDERS:
+            try:
+                with open(self.path(number, kind), "rb") as file:
+                    found = hashlib.file_digest(file, _blake2b).hexdigest()
+            except OSError:
+                found = None
+            if found != self.shards[number]["files"].get(kind):
+                return False
+        return True
+
+
+class Store(Finished):
+    """The folder of one data set, locked while a run writes to it.
+
+    Args:
+        folder: The folder, which is made if it does not exist.
+        header: What is computed: "model", "fingerprint", "options" and "source", among others.
+
+    Attributes:
+        header: What is computed, as the run that began it has written it.
+        damaged: The shards that were finished but whose files are missing or have changed, so that
+            they are made again.
+
+    Raises:
+        OptionError: If the folder cannot be used, belongs to another run (the message says what
+            differs), or is being written by another process.
+        DataError: If the manifest is damaged or was edited.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
+        super().__init__(Path(folder), {"format": FORMAT, "version": VERSION, **header}, {})
+        self.damaged: list[int] = []
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OptionError(f"output is {str(self.folder)!r}, which is not a folder")
+        with self._writing():
+            # A run that was killed before there was a manifest may have left these.
+            ours = {self.folder / LOCK, *temporary_files(self.folder)}
+            if self.folder.is_dir() and not (self.folder / MANIFEST).exists():
+                for other in set(self.folder.iterdir()) - ours:
+                    raise OptionError(
+                        f"output is {str(self.folder)!r}, which has files ({other.name}) but no "
+                        f"{MANIFEST}; choose a folder that is empty or does not exist"
+                    )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock: BinaryIO = open(self.folder / LOCK, "ab")  # noqa: SIM115 # see close()
+        try:
+            lock(self._lock, f"output {self.folder}")
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let other runs use the folder."""
         self._lock.close()
@@ -118,7 +146,7 @@ class Store:
         """Write the files of a shard, and then that it is finished.
 
         Args:
-            number: Which shard it is, from 0.
+            number: The number of the shard, from 0.
             shard: The shard.
             source: The digest of the rows that it was made of.
 
@@ -126,20 +154,18 @@ class Store:
             DataError: If something cannot be written. What was finished before stays.
         """
         files = {}
-        try:
-            contents = (shard.data, shard.errors, shard.attentions)
+        contents = (shard.data, shard.errors, shard.attentions)
+        with self._writing():
             for kind, content in zip(FOLDERS, contents, strict=True):
-                path = self.folder / kind / _name(number, kind)
+                path = self.path(number, kind)
                 if content is None:
-                    # Nobody may take a file that lies there for one of the shard's.
+                    # A file of another run must not be taken for the shard's.
                     path.unlink(missing_ok=True)
                     continue
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, content)
-                _sync(path.parent)
-                files[kind] = _digest(content)
-        except OSError as error:
-            raise _cannot_write(self.folder, error) from error
+                sync_folder(path.parent)
+                files[kind] = _blake2b(content).hexdigest()
         self.shards[number] = {
             "rows": shard.rows,
             "failed": shard.failed,
@@ -157,45 +183,27 @@ class Store:
         self.complete = True
         self._write()
 
-    # ---- Opening ---------------------------------------------------------------------------------
-
     def _open(self) -> None:
         for folder in (self.folder, *(self.folder / kind for kind in FOLDERS)):
-            if folder.is_dir():
-                for path in filter(_is_temporary, folder.iterdir()):
-                    path.unlink()
-        path = self.folder / MANIFEST
-        if not path.exists():
+            remove_temporary(folder)
+        if not (self.folder / MANIFEST).exists():
             self._write()
             return
-        found = _read_manifest(path)
-        different = difference(found["header"], self.header) or _changed(
-            found["header"].get("source", {}), self.header["source"]
+        found = read_finished(self.folder)
+        different = difference(found.header, self.header) or _other_source(
+            found.header.get("source", {}), self.header["source"]
         )
         if different:
             raise OptionError(
-                f"output {self.folder} is of another run: {different}. Choose another folder, or "
-                "remove this one"
+                f"output {self.folder} belongs to another run: {different}. Choose another folder, "
+                "or remove this one"
             )
-        self.header = found["header"]
-        for name, shard in found["shards"].items():
-            if self._is_whole(int(name), shard["files"]):
-                self.shards[int(name)] = shard
-            else:
-                self.damaged.append(int(name))
-        self.complete = bool(found["complete"]) and not self.damaged
-
-    def _is_whole(self, number: int, files: Mapping[str, str]) -> bool:
-        for kind in FOLDERS:
-            path = self.folder / kind / _name(number, kind)
-            try:
-                with open(path, "rb") as file:
-                    found = hashlib.file_digest(file, _blake2b).hexdigest()
-            except OSError:
-                found = None
-            if found != files.get(kind):
-                return False
-        return True
+        self.header = found.header
+        self.damaged = [number for number in found.shards if not found.is_whole(number)]
+        self.shards = {
+            number: shard for number, shard in found.shards.items() if number not in self.damaged
+        }
+        self.complete = found.complete and not self.damaged
 
     def _write(self) -> None:
         content = {
@@ -203,137 +211,71 @@ class Store:
             "complete": self.complete,
             "shards": {str(number): self.shards[number] for number in sorted(self.shards)},
         }
+        sealed = {**content, "seal": _seal(content)}
+        with self._writing():
+            write_whole(
+                self.folder / MANIFEST, json.dumps(sealed, indent=1, ensure_ascii=False) + "\n"
+            )
+            sync_folder(self.folder)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            write_whole(self.folder / MANIFEST, _sealed(content))
-            _sync(self.folder)
+            yield
         except OSError as error:
-            raise _cannot_write(self.folder, error) from error
-
-
-class Finished(NamedTuple):
-    """What a run has finished so far.
-
-    Attributes:
-        folder: The folder.
-        header: What was computed: "model", "options" and "source", among others.
-        shards: What is known of each finished shard, by its number, in order.
-        complete: Whether all shards are finished.
-    """
-
-    folder: Path
-    header: dict[str, Any]
-    shards: dict[int, dict[str, Any]]
-    complete: bool
-
-    @property
-    def rows(self) -> int:
-        """How many rows are explained."""
-        return sum(shard["rows"] for shard in self.shards.values())
-
-    @property
-    def failed(self) -> int:
-        """How many rows failed."""
-        return sum(shard["failed"] for shard in self.shards.values())
-
-    def files(self, kind: str) -> dict[int, Path]:
-        """Return the files of the shards that have one of a kind.
-
-        Args:
-            kind: "data", "errors" or "attentions".
-        """
-        return {
-            number: self.folder / kind / _name(number, kind)
-            for number, shard in self.shards.items()
-            if kind in shard["files"]
-        }
+            raise DataError(
+                f"output {self.folder} cannot be written: {error.strerror or error}. The shards "
+                "that are finished stay, and the same command continues from there"
+            ) from error
 
 
 def read_finished(folder: str | os.PathLike[str]) -> Finished:
-    """Return what a run has finished, whether or not it still runs.
+    """Return what a run has finished, whether or not it is still running.
 
     Args:
         folder: The output of the run.
 
     Raises:
         OptionError: If there is no such output.
-        DataError: If its manifest is damaged or was edited.
+        DataError: If its manifest cannot be read, is damaged or was edited.
     """
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise OptionError(
             f"{os.fspath(folder)} has no {MANIFEST}; expected the output of attnflow run"
         )
-    found = _read_manifest(path)
-    shards = {int(name): shard for name, shard in found["shards"].items()}
-    return Finished(
-        Path(folder), found["header"], dict(sorted(shards.items())), bool(found["complete"])
-    )
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise DataError(
-            f"{path} is damaged, it is not JSON: {error}. Choose another output, or remove this one"
+            f"{path} is damaged; it is not JSON: {error}. Choose another output, or remove this one"
         ) from error
-    if (
-        not isinstance(found, dict)
-        or not isinstance(found.get("header"), dict)
-        or found["header"].get("format") != FORMAT
-    ):
+    header = found.get("header") if isinstance(found, dict) else None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path} is not the manifest of a data set; choose another output")
-    seal = found.pop("seal", None)
-    if json.loads(_sealed(found))["seal"] != seal:
+    if found.pop("seal", None) != _seal(found):
         raise DataError(
-            f"{path} was edited, so that nothing can be said of the shards it names; put it back "
-            "as it was, choose another output, or remove this one"
+            f"{path} was edited, so the shards that it lists cannot be trusted; restore it, choose "
+            "another output, or remove this one"
         )
-    return found
+    shards = {int(name): shard for name, shard in found["shards"].items()}
+    return Finished(Path(folder), header, shards, bool(found["complete"]))
 
 
-def _sealed(content: Mapping[str, Any]) -> str:
-    """Return a manifest as JSON, with a digest of all that it says."""
+def _seal(content: Mapping[str, Any]) -> str:
+    """Return a digest of what a manifest says."""
     plain = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    sealed = {**content, "seal": _digest(plain.encode())}
-    return json.dumps(sealed, indent=1, ensure_ascii=False) + "\n"
+    return _blake2b(plain.encode()).hexdigest()
 
 
 def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=16)
 
 
-def _digest(content: bytes) -> str:
-    return _blake2b(content).hexdigest()
-
-
-def _name(number: int, kind: str) -> str:
-    return f"part-{number:05d}.{FOLDERS[kind]}"
-
-
-def _is_temporary(path: Path) -> bool:
-    return path.name.startswith(".attnflow-") and path.name.endswith(".tmp")
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that a new name in a folder outlives a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _cannot_write(folder: Path, error: OSError) -> DataError:
-    return DataError(
-        f"output {folder} cannot be written: {error.strerror or error}. The shards that are "
-        "finished stay, and the same command goes on from there"
-    )
-
-
-def _changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def _other_source(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Say how the files of two sources differ; an empty string if they do not."""
     files, others = there.get("files", []), here["files"]
     if [file["digest"] for file in files] == [file["digest"] for file in others]:
         return ""
@@ -343,9 +285,9 @@ def _changed(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     new = {file["name"]: file for file in others}
     for name in dict.fromkeys([*old, *new]):
         if name not in new:
-            return f"its source had the file {name}, which is not there any more"
+            return f"its source had the file {name}, which no longer exists"
         if name not in old:
             return f"its source had no file {name}"
         if old[name] != new[name]:
             return f"its source {name} has changed since"
-    return "the files of its source come in another order"
+    return "the files of its source are in another order"

@@ -16,7 +16,7 @@ from attnflow import formats
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.evaluate.significance import Means, holm, tested
 from attnflow.explanation import Prediction
-from attnflow.files import write_whole
+from attnflow.io.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

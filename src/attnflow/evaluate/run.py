@@ -15,7 +15,7 @@ from attnflow.errors import OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
 from attnflow.evaluate.evaluation import EvaluatedText, Evaluation, Skipped
 from attnflow.evaluate.measure import Plan, measure
-from attnflow.evaluate.underway import UnderWay
+from attnflow.evaluate.resumable import Resumable
 from attnflow.explanation import Prediction
 from attnflow.models import Explainer
 from attnflow.options import EDGES, METHODS
@@ -201,7 +201,7 @@ def evaluate(
         return run.result()
 
 
-class Run(UnderWay):
+class Run(Resumable):
     """An evaluation under way: iterate over it to measure text by text, then ask for the result.
 
     The result may be asked for at any time, and is then of the texts done so far. `evaluate` is the
@@ -358,7 +358,7 @@ class Run(UnderWay):
 
     def _header(self, frequencies: Any) -> dict[str, Any]:
         """Say what is evaluated, so that a store of something else is not taken for it."""
-        from attnflow import __version__
+        from attnflow.version import __version__
 
         texts = self._explainer.adapter.can_delete
         inputs = [item if texts else _identity(item) for item in self._texts]

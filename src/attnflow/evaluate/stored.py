@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.dataset.source import require_pyarrow
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, baseline_scores
 from attnflow.evaluate.evaluation import Skipped
 from attnflow.evaluate.measure import agreement, listed
+from attnflow.evaluate.resumable import Resumable
 from attnflow.evaluate.run import (
     TASKS,
     _choices,
@@ -34,7 +34,7 @@ from attnflow.evaluate.run import (
     workers_of,
 )
 from attnflow.evaluate.statistics import MEASURES, Statistics, TokenMean
-from attnflow.evaluate.underway import UnderWay
+from attnflow.io.records import require_pyarrow
 from attnflow.models import Explainer
 from attnflow.models.adapter import Encoded
 from attnflow.options import OPTIONS
@@ -192,7 +192,7 @@ class _Plan(NamedTuple):
     seed: int
 
 
-class StoredRun(UnderWay):
+class StoredRun(Resumable):
     """Statistics under way: iterate over it to measure slice by slice, then ask for the result.
 
     `evaluate_stored` is the short way.
@@ -337,7 +337,7 @@ class StoredRun(UnderWay):
 
     def _header(self, frequencies: Any) -> dict[str, Any]:
         """Say what is measured, so that a store of something else is not taken for it."""
-        from attnflow import __version__
+        from attnflow.version import __version__
 
         plan = self._plan
         return {

@@ -5,19 +5,24 @@ All of them stream: a file of any size is read in constant memory. A file may be
 
 from __future__ import annotations
 
-import gzip
-import json
 import logging
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 from attnflow.errors import DataError, OptionError
-from attnflow.lines import is_half
+from attnflow.io.records import (
+    CutOffError,
+    Labelled,
+    Layout,
+    check_limit,
+    label_of,
+    read_examples,
+    text_of,
+)
 
 __all__ = [
     "LINZEN_COLUMNS",
@@ -27,6 +32,7 @@ __all__ = [
     "read_agreement",
     "read_json_lines",
     "read_sst2",
+    "verb_number",
 ]
 
 LINZEN_COLUMNS = ("sentence", "verb_pos", "verb_index", "n_diff_intervening")
@@ -35,27 +41,23 @@ LINZEN_COLUMNS = ("sentence", "verb_pos", "verb_index", "n_diff_intervening")
 _NUMBERS = ("VBZ", "VBP")
 _log = logging.getLogger("attnflow.paper")
 
+Values = Mapping[str, Any]
+Example = TypeVar("Example")
+
 
 class Agreement(NamedTuple):
     """A sentence up to its verb, and the verb's number.
 
     Attributes:
         text: The words before the verb, separated by spaces.
-        label: "VBZ" where the verb is singular, "VBP" where it is plural.
-        attractors: How many nouns of the other number stand between the subject and the verb, or
-            None where the file does not say.
+        label: "VBZ" if the verb is singular, "VBP" if it is plural.
+        attractors: How many nouns of the other number stand between the subject and the verb; None
+            if the file does not say.
     """
 
     text: str
     label: str
     attractors: int | None
-
-
-class Labelled(NamedTuple):
-    """A text and the class it belongs to."""
-
-    text: str
-    label: str
 
 
 class Fault(NamedTuple):
@@ -86,34 +88,35 @@ def read_agreement(
     - The file of Linzen, Dupoux and Goldberg (2016), `agr_50_mostcommon_10K.tsv`: tab-separated
       with a header. The sentence is cut before its verb.
     - Their `numpred` files: `VBZ` or `VBP`, a tab, and the words before the verb. The number of
-      attractors is known where the file's name says it, as in `numpred.test.2`.
+      attractors is known if the file's name says it, as in `numpred.test.2`.
     - JSON lines with "text", "label" ("VBZ" or "VBP") and, if known, "attractors".
 
     Args:
         path: The file, plain or gzipped.
         limit: How many sentences to read at most.
-        on_error: What a line that cannot be read does. "raise" ends the reading, "skip" logs a
-            warning and goes on, and a function is given the `Fault` and the reading goes on.
+        on_error: What to do about a line that cannot be read. "raise" raises a DataError, "skip"
+            logs a warning and goes on, and a function is called with the `Fault`.
 
     Returns:
         An iterator over the sentences.
 
     Raises:
-        DataError: If a line cannot be read and `on_error` is "raise", if the file is none of the
-            three, or has no line.
+        DataError: If a line cannot be read and `on_error` is "raise", or the file has no text or
+            is of another kind.
         OSError: If the file cannot be opened.
         OptionError: If `limit` or `on_error` is not valid.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "numpred.test.1"
-        ...     _ = path.write_text("VBP\tthe keys to the cabinet\n")
+        ...     path = os.path.join(folder, "numpred.test.1")
+        ...     with open(path, "w") as file:
+        ...         _ = file.write("VBP\tthe keys to the cabinet\n")
         ...     for sentence in read_agreement(path):
         ...         print(sentence)
         Agreement(text='the keys to the cabinet', label='VBP', attractors=1)
     """
-    return _read(path, _agreement_format, limit, on_error)
+    return _read(path, _agreement_layout, limit, on_error)
 
 
 def read_sst2(
@@ -127,12 +130,13 @@ def read_sst2(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "dev.tsv"
-        ...     _ = path.write_text("sentence\tlabel\na joy to watch\t1\n")
+        ...     path = os.path.join(folder, "dev.tsv")
+        ...     with open(path, "w") as file:
+        ...         _ = file.write("sentence\tlabel\na joy to watch\t1\n")
         ...     list(read_sst2(path))
         [Labelled(text='a joy to watch', label='1')]
     """
-    return _read(path, _sst2_format, limit, on_error)
+    return _read(path, _sst2_layout, limit, on_error)
 
 
 def read_json_lines(
@@ -147,8 +151,8 @@ def read_json_lines(
 
     Args:
         path: The file, plain or gzipped.
-        text: The name of the field that has the text.
-        label: The name of the field that has the class, a string or an integer.
+        text: The field that has the text.
+        label: The field that has the class, a string or an integer.
         limit: As in `read_agreement`.
         on_error: As in `read_agreement`.
 
@@ -163,100 +167,75 @@ def read_json_lines(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "texts.jsonl"
-        ...     _ = path.write_text('{"text": "a joy to watch", "label": 1}\n')
+        ...     path = os.path.join(folder, "texts.jsonl")
+        ...     with open(path, "w") as file:
+        ...         _ = file.write('{"text": "a joy to watch", "label": 1}\n')
         ...     list(read_json_lines(path))
         [Labelled(text='a joy to watch', label='1')]
     """
-
-    def choose(path: Path, first: str) -> _Format:
-        return _Format(False, lambda line: _json_labelled(line, (text,), label))
-
-    return _read(path, choose, limit, on_error)
-
-
-class _Format(NamedTuple):
-    """How the lines of a file are read, and whether the first is a header."""
-
-    header: bool
-    parse: Callable[[str], Any]  # raises ValueError with the reason
+    layout = Layout("jsonl", partial(_labelled, names=(text,), label=label))
+    return _read(path, lambda name, first: layout, limit, on_error)
 
 
 def _read(
     path: str | os.PathLike[str],
-    choose: Callable[[Path, str], _Format],
+    layout_of: Callable[[str, str], Layout[Example]],
     limit: int | None,
     on_error: OnError,
-) -> Iterator[Any]:
-    """Check what was asked for, and return the iterator; the checks are not put off."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise OptionError(f"limit is {limit!r}; expected a number of lines from 1 on, or None")
+) -> Iterator[Example]:
+    """Check the arguments at once, and return the iterator."""
+    check_limit(limit)
     if not callable(on_error) and on_error not in ("raise", "skip"):
         raise OptionError(f"on_error is {on_error!r}; expected 'raise', 'skip' or a function")
-    place = Path(path)
-    place.open("rb").close()
-    return islice(_rows(place, choose, on_error), limit)
+    open(path, "rb").close()
+    return islice(_examples(os.fspath(path), layout_of, on_error), limit)
 
 
-def _rows(path: Path, choose: Callable[[Path, str], _Format], on_error: OnError) -> Iterator[Any]:
-    form: _Format | None = None
-    number = 0
-
-    def fail(reason: str, cause: Exception | None = None) -> None:
-        fault = Fault(str(path), number, reason)
+def _examples(
+    path: str, layout_of: Callable[[str, str], Layout[Example]], on_error: OnError
+) -> Iterator[Example]:
+    def fail(line: int, reason: str) -> None:
+        fault = Fault(path, line, reason)
         if on_error == "raise":
-            raise DataError(str(fault)) from cause
+            raise DataError(str(fault))
         if callable(on_error):
             on_error(fault)
         else:
             _log.warning("%s (skipped)", fault)
 
-    with _open(path) as file:
-        lines = iter(file)
-        while True:
-            number += 1
-            try:
-                line = next(lines).decode("utf-8-sig" if number == 1 else "utf-8")
-            except StopIteration:
-                break
-            except UnicodeDecodeError as error:
-                fail(f"byte {error.start + 1} is not UTF-8 text", error)
-                continue
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                fail("the compressed data is cut off or damaged here; nothing after it", error)
-                return
-            line = line.rstrip("\r\n")
-            if not line.strip():
-                fail("the line is empty")
-                continue
-            if form is None:
-                # The first line that is text says what the file is.
-                form = choose(path, line)
-                if form.header:
-                    continue
-            try:
-                row = form.parse(line)
-            except RecursionError as error:
-                fail("not JSON that can be read: it is nested too deeply", error)
-                continue
-            except ValueError as error:
-                fail(str(error), error)
-                continue
-            yield row
-    if form is None:
-        what = "is empty" if number == 1 else "has no line of text"
-        raise DataError(f"{path}: the file {what}")
+    try:
+        for _, example in read_examples(path, layout_of, fail):
+            yield example
+    except CutOffError as error:
+        fail(error.number, error.reason)
 
 
-def _open(path: Path) -> BinaryIO:
-    file = path.open("rb")
-    if file.peek(2)[:2] != b"\x1f\x8b":
-        return file
-    file.close()
-    return cast(BinaryIO, gzip.open(path, "rb"))
+# ---- Verb number ---------------------------------------------------------------------------------
 
 
-def _agreement_format(path: Path, first: str) -> _Format:
+def verb_number(format: str, path: str, first: str) -> Layout[Agreement] | None:
+    """Recognize files of verb-number data, as a dialect of `attnflow.io.records.read_texts`.
+
+    Args:
+        format: "agreement" for verb-number data, "auto" to find out, or the name of another format.
+        path: The file.
+        first: Its first line of text.
+
+    Returns:
+        How to read the file; None if it is of another kind.
+    """
+    fields = first.split("\t")
+    recognized = (
+        os.path.basename(path).startswith("numpred.")
+        or (len(fields) == 2 and fields[0] in _NUMBERS)
+        or {"sentence", "verb_pos", "verb_index"} <= set(fields)
+    )
+    if format == "agreement" or (format == "auto" and recognized):
+        return _agreement_layout(path, first)
+    return None
+
+
+def _agreement_layout(path: str, first: str) -> Layout[Agreement]:
     columns = first.split("\t")
     if "sentence" in columns:
         missing = [name for name in LINZEN_COLUMNS if name not in columns]
@@ -265,25 +244,22 @@ def _agreement_format(path: Path, first: str) -> _Format:
                 f"{path}: the header has no column {missing[0]!r}; expected the columns of "
                 f"agr_50_mostcommon_10K.tsv, among them {', '.join(LINZEN_COLUMNS)}"
             )
-        places = [columns.index(name) for name in LINZEN_COLUMNS]
-        return _Format(True, lambda line: _linzen(line.split("\t"), len(columns), places))
+        return Layout("tsv", _linzen)
     if first.startswith("{"):
-        return _Format(False, _json_agreement)
-    # A numpred file is one also if its first line is a bad one.
-    if path.name.startswith("numpred.") or first.split()[0] in _NUMBERS:
-        named = re.search(r"numpred\.\w+\.(\d+)(\.gz)?$", path.name)
-        attractors = int(named[1]) if named else None
-        return _Format(False, lambda line: _numpred(line, attractors))
+        return Layout("jsonl", _json_agreement)
+    # The name of a numpred file tells what it is even if its first line is bad.
+    name = os.path.basename(path)
+    if name.startswith("numpred.") or first.split()[0] in _NUMBERS:
+        named = re.search(r"numpred\.\w+\.(\d+)(\.gz)?$", name)
+        return Layout("text", partial(_numpred, attractors=int(named[1]) if named else None))
     raise DataError(
         f"{path}: the first line is {first[:60]!r}; expected VBZ or VBP, a tab and a sentence, or "
         "the header of agr_50_mostcommon_10K.tsv, or JSON lines"
     )
 
 
-def _linzen(fields: list[str], count: int, places: list[int]) -> Agreement:
-    if len(fields) != count:
-        raise ValueError(f"{len(fields)} columns; the header has {count}")
-    sentence, number, index, attractors = (fields[place] for place in places)
+def _linzen(values: Values) -> Agreement:
+    sentence, number, index, attractors = (values[name] for name in LINZEN_COLUMNS)
     # The file was written by Python's csv, which quotes a field that has a quotation mark in it.
     if len(sentence) > 1 and sentence[0] == sentence[-1] == '"':
         sentence = sentence[1:-1].replace('""', '"')
@@ -292,84 +268,58 @@ def _linzen(fields: list[str], count: int, places: list[int]) -> Agreement:
         raise ValueError(f"verb_index is {index!r}; expected 2 to {len(words)}, the words")
     if not attractors.isdecimal() or int(attractors) >= len(words):
         raise ValueError(f"n_diff_intervening is {attractors!r}; expected a number of words")
-    text = _words(" ".join(words[: int(index) - 1]))
-    return Agreement(text, _number(number), int(attractors))
+    text = " ".join(words[: int(index) - 1])
+    return _agreement({"text": text, "label": number}, int(attractors))
 
 
-def _numpred(line: str, attractors: int | None) -> Agreement:
-    number, tab, text = line.partition("\t")
+def _numpred(values: Values, attractors: int | None) -> Agreement:
+    if not values["text"].strip():
+        raise ValueError("the line is empty")
+    number, tab, text = values["text"].partition("\t")
     if not tab:
         raise ValueError("there is no tab; expected VBZ or VBP, a tab and a sentence")
-    return Agreement(_words(text), _number(number), attractors)
+    return _agreement({"text": text, "label": number}, attractors)
 
 
-def _json_agreement(line: str) -> Agreement:
-    row = _json_labelled(line, ("text", "sentence"), "label")
-    attractors = json.loads(line).get("attractors")
+def _json_agreement(values: Values) -> Agreement:
+    attractors = values.get("attractors")
+    found = _agreement(values, attractors)
     if attractors is not None and (
         isinstance(attractors, bool)
         or not isinstance(attractors, int)
-        or not 0 <= attractors <= len(row.text)
+        or not 0 <= attractors <= len(found.text)
     ):
         raise ValueError(f"attractors is {attractors!r}; expected a number of words, or null")
-    return Agreement(row.text, _number(row.label), attractors)
+    return found
 
 
-def _sst2_format(path: Path, first: str) -> _Format:
+def _agreement(values: Values, attractors: int | None) -> Agreement:
+    text, label = _labelled(values, ("text", "sentence"))
+    if label not in _NUMBERS:
+        raise ValueError(f"the label is {label[:20]!r}; expected VBZ or VBP")
+    return Agreement(text, label, attractors)
+
+
+# ---- SST-2 ---------------------------------------------------------------------------------------
+
+
+def _sst2_layout(path: str, first: str) -> Layout[Labelled]:
     if first.startswith("{"):
-        return _Format(False, _json_sst2)
-    columns = first.split("\t")
-    if "sentence" not in columns or "label" not in columns:
+        return Layout("jsonl", _sst2)
+    if not {"sentence", "label"} <= set(first.split("\t")):
         raise DataError(
             f"{path}: the first line is {first[:60]!r}; expected a header with the columns "
             "sentence and label (GLUE's test.tsv has no labels; use train.tsv or dev.tsv)"
         )
-    text, label = columns.index("sentence"), columns.index("label")
-    return _Format(True, lambda line: _sst2(line.split("\t"), len(columns), text, label))
+    return Layout("tsv", _sst2)
 
 
-def _sst2(fields: list[str], count: int, text: int, label: int) -> Labelled:
-    if len(fields) != count:
-        raise ValueError(f"{len(fields)} columns; the header has {count}")
-    return Labelled(_words(fields[text]), _polarity(fields[label]))
+def _sst2(values: Values) -> Labelled:
+    found = _labelled(values, ("sentence", "text"))
+    if found.label not in ("0", "1"):
+        raise ValueError(f"the label is {found.label[:20]!r}; expected 0 or 1")
+    return found
 
 
-def _json_sst2(line: str) -> Labelled:
-    row = _json_labelled(line, ("sentence", "text"), "label")
-    return Labelled(row.text, _polarity(row.label))
-
-
-def _json_labelled(line: str, texts: tuple[str, ...], label: str) -> Labelled:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from error
-    if not isinstance(row, dict):
-        raise ValueError("not a JSON object")
-    text = next((row[name] for name in texts if name in row), None)
-    if not isinstance(text, str):
-        raise ValueError(f"there is no string {' or '.join(map(repr, texts))}")
-    number = row.get(label)
-    if isinstance(number, bool) or not isinstance(number, (str, int)):
-        raise ValueError(f"there is no {label!r} that is a string or an integer")
-    return Labelled(_words(text), str(number))
-
-
-def _words(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the text is empty")
-    if is_half(text):
-        raise ValueError("the text has half a character (a lone surrogate)")
-    return text.strip()
-
-
-def _number(label: str) -> str:
-    if label not in _NUMBERS:
-        raise ValueError(f"the label is {label[:20]!r}; expected VBZ or VBP")
-    return label
-
-
-def _polarity(label: str) -> str:
-    if label not in ("0", "1"):
-        raise ValueError(f"the label is {label[:20]!r}; expected 0 or 1")
-    return label
+def _labelled(values: Values, names: tuple[str, ...], label: str = "label") -> Labelled:
+    return Labelled(text_of(values, names).strip(), label_of(values, label))

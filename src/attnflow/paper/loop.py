@@ -1,4 +1,4 @@
-"""Training that can be cut off at any moment and goes on to the same weights."""
+"""Training that can be stopped at any moment and resumed, with the same weights in the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from attnflow.errors import DataError, OptionError
-from attnflow.files import replacing
+from attnflow.io.files import replacing
+from attnflow.io.journal import difference, locked
 
 __all__ = [
     "REPORT",
@@ -35,6 +36,7 @@ REPORT = "training.json"
 """The report's name in the folder of a trained model; it is written last."""
 
 _STATE = "training-state.pt"
+_LOCK = ".attnflow-lock"
 
 
 class Status(NamedTuple):
@@ -46,7 +48,7 @@ class Status(NamedTuple):
         step: How many batches are done.
         steps: About how many there will be.
         loss: The mean loss of the last hundred batches.
-        accuracy: On the sentences held out, after the last epoch that ended; None before.
+        accuracy: On the held-out sentences, after the last finished epoch; None before.
         seconds_left: An estimate.
     """
 
@@ -63,11 +65,11 @@ class Lesson(Protocol):
     """What is learnt, and how.
 
     Attributes:
-        epochs: How often the data is gone through at most.
-        patience: Training ends when so many epochs have brought nothing.
+        epochs: The largest number of epochs.
+        patience: Training ends after this many epochs without improvement.
         kept: The model whose weights are kept from the best epoch.
-        parts: All that changes in training and has a `state_dict`.
-        identity: What the training is of: two that say the same go the same way.
+        parts: Everything that changes in training and has a `state_dict`.
+        identity: What the training depends on: two with the same identity give the same weights.
     """
 
     epochs: int
@@ -77,17 +79,17 @@ class Lesson(Protocol):
     identity: Mapping[str, Any]
 
     def batches(self, epoch: int) -> Sequence[NDArray[np.int64]]:
-        """Return the batches of an epoch, the same whenever it is asked."""
+        """Return the batches of an epoch, the same at every call."""
 
     def learn(self, rows: NDArray[np.int64], step: int, steps: int) -> float:
         """Learn from one batch and return its loss."""
 
     def measure(self) -> dict[str, float]:
-        """Return what is measured after an epoch; "held_out" is what the best is chosen by."""
+        """Return what is measured after an epoch; "held_out" decides which epoch is best."""
 
 
 class Loop:
-    """The epochs of a training, with all that one cut off needs to go on as if it had not been.
+    """The epochs of a training, and the state from which a stopped one is resumed.
 
     Args:
         lesson: What is learnt.
@@ -96,7 +98,7 @@ class Loop:
     Attributes:
         curve: What was measured after each epoch.
         best: The weights of the best epoch so far.
-        seconds: How long training has taken, over all its parts.
+        seconds: How long training has taken, over all runs.
     """
 
     def __init__(self, lesson: Lesson, folder: Path) -> None:
@@ -112,12 +114,20 @@ class Loop:
         self._losses: list[float] = []  # of this epoch
 
     def run(self, progress: Callable[[Status], object] | None, save_every: float) -> None:
-        """Train from where things stand to the end, and give the model its best weights.
+        """Train from the current state to the end, and give the model its best weights.
 
         Args:
             progress: Called after every batch.
-            save_every: So many seconds apart the state is saved; a kill loses what came after.
+            save_every: How many seconds apart the state is saved; a kill loses what came after.
+
+        Raises:
+            OptionError: If another process trains in this folder.
         """
+        with locked(self.folder / _LOCK, f"the training in {self.folder}"):
+            self._run(progress, save_every)
+        self.lesson.kept.load_state_dict(self.best)
+
+    def _run(self, progress: Callable[[Status], object] | None, save_every: float) -> None:
         begun = saved = time.monotonic()
         before, first = self.seconds, self._step
         try:
@@ -142,7 +152,6 @@ class Loop:
         except KeyboardInterrupt:
             self.save()
             raise
-        self.lesson.kept.load_state_dict(self.best)
 
     def _status(self, pace: float) -> Status:
         return Status(
@@ -156,7 +165,7 @@ class Loop:
         )
 
     def _done(self) -> bool:
-        """Whether all epochs are through, or the last ones brought nothing."""
+        """Whether all epochs are done, or the last ones brought no improvement."""
         if self._epoch >= self.lesson.epochs:
             return True
         held_out = [point["held_out"] for point in self.curve]
@@ -197,11 +206,11 @@ class Loop:
             torch.save(state, temporary)
 
     def load(self) -> None:
-        """Take up the state that a training in this folder has left, if there is one.
+        """Load the state that a training in this folder has saved, if there is one.
 
         Raises:
             DataError: If it cannot be read.
-            OptionError: If that training is of something else.
+            OptionError: If that training has other options or data.
         """
         if not has_state(self.folder):
             return
@@ -210,16 +219,13 @@ class Loop:
             state = torch.load(path, weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise DataError(
-                f"{path} is damaged, so that the training cannot go on; remove it to start from "
+                f"{path} is damaged, so the training cannot be resumed; remove it to start from "
                 "the beginning"
             ) from error
         was, now = json.loads(state["identity"]), json.loads(json.dumps(self.lesson.identity))
-        differ = [name for name in now if was.get(name) != now[name]]
-        if differ:
-            raise OptionError(
-                f"the training in {self.folder} cannot be resumed: it has another "
-                + ", ".join(f"{name} ({_short(was.get(name))})" for name in differ)
-            )
+        different = difference({"options": was}, {"options": now}, _short)
+        if different:
+            raise OptionError(f"the training in {self.folder} cannot be resumed: {different}")
         for name, part in self.lesson.parts.items():
             part.load_state_dict(state["parts"][name])
         self.best = state["best"]
@@ -230,7 +236,7 @@ class Loop:
         self.curve, self.seconds = numbers["curve"], numbers["seconds"]
 
     def forget(self) -> None:
-        """Remove the state, and what kills have left, once the trained model is written."""
+        """Remove the state and temporary files, once the trained model is written."""
         (self.folder / _STATE).unlink(missing_ok=True)
         for path in self.folder.glob(".attnflow-*"):
             if path.is_dir():
@@ -245,9 +251,9 @@ def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float,
     Args:
         average: The model with the averaged weights, which are changed.
         model: The model in training. Weights that do not learn are the same in both.
-        decay: What is left of the average, at most.
-        step: The step, from 0. The first steps leave less of it, so that the average forgets the
-            weights that training began with.
+        decay: The largest share of the average that a step leaves.
+        step: The step, from 0. The first steps leave less, so the average forgets the initial
+            weights.
     """
     left = min(decay, (step + 1) / (step + 10))
     with torch.no_grad():
@@ -257,39 +263,39 @@ def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float,
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Check that a training can start in a folder, or go on in it.
+    """Check that a training can start in a folder, or be resumed in it.
 
     Args:
         folder: The folder.
-        resume: Whether to go on with what is there. Where nothing is there yet, because a training
-            was killed before it had saved anything, it starts from the beginning.
+        resume: Whether to resume a training. If nothing was saved yet, it starts from the
+            beginning.
 
     Raises:
-        OptionError: If a training has ended there, or there is one to resume and that was not asked
-            for.
+        OptionError: If there is a trained model, or there is a training to resume and `resume` is
+            False.
     """
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is not a folder")
     if (folder / REPORT).exists():
-        raise OptionError(f"there is a trained model in {folder} already; name another folder")
+        raise OptionError(f"there is a trained model in {folder} already; choose another folder")
     if has_state(folder) and not resume:
         raise OptionError(
-            f"there is a training in {folder} that was cut off: go on with it (resume), or name "
+            f"there is an unfinished training in {folder}: resume it (resume=True), or choose "
             "another folder"
         )
 
 
 def has_state(folder: Path) -> bool:
-    """Whether a training in a folder has saved something to go on from."""
+    """Return whether a training in a folder has saved a state to resume from."""
     return (folder / _STATE).exists()
 
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """Give a folder to write files in, which move to another when all went well, the report last.
+    """Give a temporary folder whose files move to another when the block succeeds, the report last.
 
     Args:
-        folder: Where the files go in the end.
+        folder: Where the files are moved.
 
     Yields:
         The folder to write them in.

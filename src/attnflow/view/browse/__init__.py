@@ -22,10 +22,10 @@ import numpy as np
 
 from attnflow.dataset.attentions import Attentions, load_attentions
 from attnflow.dataset.shard import RESULTS
-from attnflow.dataset.source import require_pyarrow
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
+from attnflow.io.records import require_pyarrow
 from attnflow.view import page
 from attnflow.view.captions import METHOD_NAMES, short_model
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
