@@ -23,7 +23,7 @@ from attnflow.models.verb_number.model import VerbNumberConfig, VerbNumberForSeq
 from attnflow.models.verb_number.tokenizer import build_tokenizer
 from attnflow.paper import Agreement, checkpoint
 from attnflow.paper.accuracy import accuracy
-from attnflow.paper.corpus import batches, encode
+from attnflow.paper.corpus import batches, encode, padded
 from attnflow.paper.train import Recipe, Reserved, _embed_by_spelling, _stem, train
 
 SMALL = {"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 50}
@@ -170,14 +170,15 @@ def test_batches_hold_every_sentence_once_and_no_more_than_their_tokens():
 
 def test_sentences_come_back_from_the_corpus():
     tokenizer = build_tokenizer(["the keys to the cabinet"])
-    rows = [Agreement("the keys", "VBP", 0), Agreement("x", "VBZ", None)]
-    corpus = encode(tokenizer, [*rows, Agreement("the cabinet", "VBZ", 1)], without={"x"})
-    padded = corpus.padded(np.array([1, 0]))
-    assert tokenizer.batch_decode(padded, skip_special_tokens=True) == ["the cabinet", "the keys"]
+    rows = [Agreement("the keys", "VBP", 0), Agreement("the cabinet to", "VBZ", None)]
+    corpus = encode(tokenizer, rows, ("VBZ", "VBP"))
+    words, mask = padded(corpus.ids, [1, 0], tokenizer.pad_token_id)
+    texts = tokenizer.batch_decode(words, skip_special_tokens=True)
+    assert texts == ["the cabinet to", "the keys"]
+    assert mask.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
     assert corpus.labels.tolist() == [1, 0]
-    assert corpus.attractors.tolist() == [0, 1]
-    joined = corpus.joined(corpus)
-    assert joined.padded(np.array([3])).tolist() == corpus.padded(np.array([1])).tolist()
+    assert corpus.attractors.tolist() == [0, -1]
+    assert corpus.lengths.tolist() == [3, 4]
 
 
 # Training

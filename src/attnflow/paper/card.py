@@ -1,33 +1,16 @@
-"""What a trained verb-number model says of itself: a model card and a picture of its training."""
+"""The model card of a trained verb-number model, and a picture of its training."""
 
 from __future__ import annotations
 
-import textwrap
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from attnflow.paper.recipe import Recipe
 from attnflow.view import theme
 
-__all__ = ["card", "picture"]
-
-_RECIPE = {
-    "layers": "layers",
-    "heads": "heads",
-    "dimensions": "dimensions",
-    "vocabulary": "words at most",
-    "epochs": "epochs at most",
-    "patience": "epochs without gain before the end",
-    "batch_tokens": "tokens a batch",
-    "learning_rate": "highest learning rate (AdamW)",
-    "warmup": "steps of warm-up",
-    "weight_decay": "weight decay of matrices",
-    "dropout": "dropout",
-    "hidden_words": "share of words hidden as UNK or MASK",
-    "guessing": "weight of the loss of guessing hidden words",
-    "average": "decay of the averaged weights",
-    "extra_per_epoch": "sentences drawn from the extra files for an epoch",
-    "held_out": "sentences held out",
-    "seed": "seed",
-}
+__all__ = ["attractors_text", "card", "picture"]
 
 
 def picture(report: dict[str, Any]) -> bytes:
@@ -44,59 +27,32 @@ def picture(report: dict[str, Any]) -> bytes:
     """
     figure = theme.new_figure(7.4, 2.9)
     left, right = figure.subplots(1, 2)
-    epochs = [point["epoch"] for point in report["curve"]]
-    lines = {"held out": "held_out", "held out of the extra files": "extra"}
-    for index, (name, key) in enumerate(lines.items()):
-        if all(key in point for point in report["curve"]):
-            style = theme.style_of(("flow", "rollout")[index])
-            values = [point[key] for point in report["curve"]]
-            left.plot(
-                epochs,
-                values,
-                color=style.colour,
-                marker=style.marker,
-                markersize=4,
-                linestyle=style.dashes,
-                label=name,
-            )
+    curve = report["curve"]
+    for key, name, method in (
+        ("held_out", "held out", "flow"),
+        ("extra", "held out of the extra files", "rollout"),
+    ):
+        if all(key in point for point in curve):
+            style = theme.style_of(method)
+            look = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
+            epochs, values = zip(*((point["epoch"], point[key]) for point in curve), strict=True)
+            left.plot(epochs, values, markersize=4, label=name, **look)
     theme.set_title(left, "accuracy after each epoch")
     left.set_xlabel("epoch", fontsize=theme.TEXT_SIZE)
     left.legend(frameon=False, fontsize=theme.SMALL_SIZE, loc="lower right")
     left.xaxis.get_major_locator().set_params(integer=True)
     groups = _groups(report)
-    style = theme.style_of("rollout")
-    bars = right.bar(
-        range(len(groups)), [group[1]["accuracy"] for group in groups], 0.6, color=style.colour
-    )
+    places = range(len(groups))
+    colour = theme.style_of("rollout").colour
+    bars = right.bar(places, [entry["accuracy"] for _, entry in groups], 0.6, color=colour)
     right.bar_label(bars, fmt="%.3f", fontsize=theme.SMALL_SIZE, padding=2)
-    theme.set_ticks(
-        right.xaxis,
-        range(len(groups)),
-        [f"{name}\n{entry['count']:,}" for name, entry in groups],
-        theme.SMALL_SIZE,
-    )
+    names = ["\n".join((*name, f"{entry['count']:,}")) for name, entry in groups]
+    theme.set_ticks(right.xaxis, places, names, theme.SMALL_SIZE)
     right.set_ylim(0, 1.08)
     theme.set_title(right, "accuracy of the tests, and how many sentences")
     for ax in (left, right):
         theme.dress(ax, frame=("left", "bottom"))
     return theme.content(figure, ".png")
-
-
-def _groups(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the accuracies to show: of each test, or of what was held out, by attractors."""
-    found = []
-    tests = report["tests"] or {"held out": report["held_out"]}
-    for name, test in tests.items():
-        for attractors, entry in test["by_attractors"].items():
-            known = "" if attractors == "unknown" else f"\n{_attractors(attractors)}"
-            found.append((f"{name}{known}", entry))
-    return found
-
-
-def _attractors(number: str) -> str:
-    if number == "unknown":
-        return "attractors not known"
-    return f"{number} attractor" if number == "1" else f"{number} attractors"
 
 
 def card(report: dict[str, Any]) -> str:
@@ -109,95 +65,50 @@ def card(report: dict[str, Any]) -> str:
         The card: what the model is, its data, its recipe, its accuracy and its limits.
     """
     data = report["data"]
-    read = "\n".join(f"| {name} | {count:,} |" for name, count in data["read"].items())
-    accuracies = "\n".join(
-        f"| {' '.join(name.split())} | {entry['count']:,} | {entry['accuracy']:.4f} |"
-        for name, entry in _groups(report)
-    )
-    held = [f"| held out of {data['files'][0]} | {_entry(report['held_out'])} |"]
-    for attractors, entry in (report["extra_held_out"] or {"by_attractors": {}})[
-        "by_attractors"
-    ].items():
-        held.append(f"| held out of the extra files, {_attractors(attractors)} | {_entry(entry)} |")
-    recipe = "\n".join(
-        f"| {_RECIPE[name]} | {value:,} |" for name, value in report["recipe"].items()
-    )
-    tests = ", ".join(f"the first {test['first']:,} of {test['file']}" for test in data["tests"])
-    trained_on = _filled(
-        f"Trained on {data['trained_on']:,} sentences in every epoch "
-        f"({', '.join(data['files'])}){_extra(data)}."
-    )
-    left_out = _filled(
-        "Left out of training altogether, with every sentence equal to one of them: "
-        f"{tests + ', and ' if tests else ''}what was held out to choose the epoch by. The "
-        f"{data['vocabulary']:,} words that the model knows are those of the sentences it was "
-        "trained on."
-    )
-    trained_for = _filled(
-        f"Trained for {len(report['curve'])} epochs in {report['seconds'] / 60:.0f} minutes on "
-        f"{report['threads']} thread{'s' * (report['threads'] > 1)}. What is kept are the "
-        "averaged weights of the epoch that was best on the sentences held out, in half "
-        "precision; all accuracies are of those."
-    )
-    return f"""\
-# Verb-number model
-
-Reads an English sentence up to its verb and tells whether the verb is singular (VBZ) or plural
-(VBP). It has the architecture of Abnar and Zuidema, "Quantifying Attention Flow in Transformers"
-(ACL 2020): GPT-2 Transformer blocks without the causal mask, and a classifier on the last embedding
-of a CLS token.
-
-## Data
-
-Sentences read, without those equal to a sentence of the tests:
-
-| file | sentences |
-| --- | --- |
-{read}
-
-{trained_on}
-
-{left_out}
-
-## Recipe
-
-| | |
-| --- | --- |
-{recipe}
-
-{trained_for}
-
-## Accuracy
-
-| sentences | count | accuracy |
-| --- | --- | --- |
-{accuracies}
-{chr(10).join(held)}
-
-![curve and accuracy](training.png)
-
-## Limits
-
-- It knows the words of its data, lower-cased; any other word is UNK, unless a text gives its
-  part-of-speech tag (NN, NNS, NNP ...) in its place, as the data does.
-- It is made to be explained. It is no grammar checker, and it has been tested on sentences of the
-  kind it was trained on alone.
-- More attractors, more mistakes: see the table.
-"""
-
-
-def _entry(part: dict[str, Any]) -> str:
-    return f"{part['count']:,} | {part['accuracy']:.4f}"
-
-
-def _extra(data: dict[str, Any]) -> str:
-    if not data["extra"]:
-        return ""
-    return (
+    accuracies = [(" ".join(name), entry) for name, entry in _groups(report)]
+    accuracies.append((f"held out of {data['files'][0]}", report["held_out"]))
+    for number, entry in ((report["extra_held_out"] or {}).get("by_attractors") or {}).items():
+        accuracies.append((f"held out of the extra files, {attractors_text(number)}", entry))
+    help = {field.name: field.metadata["help"] for field in dataclasses.fields(Recipe)}
+    tests = "".join(f"the first {one['first']:,} of {one['file']}, " for one in data["tests"])
+    extra = (
         f" and on some of {data['drawn_from']:,} others, drawn anew for every epoch "
         f"({', '.join(data['extra'])})"
     )
+    template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
+    return template.format(
+        read=_lines(f"{name} | {count:,}" for name, count in data["read"].items()),
+        trained_on=data["trained_on"],
+        files=", ".join(data["files"]),
+        extra=extra if data["extra"] else "",
+        tests=f"{tests}and " if tests else "",
+        vocabulary=data["vocabulary"],
+        recipe=_lines(f"{help[name]} | {value:,}" for name, value in report["recipe"].items()),
+        epochs=len(report["curve"]),
+        minutes=report["seconds"] / 60,
+        threads=report["threads"],
+        accuracies=_lines(
+            f"{name} | {entry['count']:,} | {entry['accuracy']:.4f}" for name, entry in accuracies
+        ),
+    )
 
 
-def _filled(paragraph: str) -> str:
-    return textwrap.fill(paragraph, 100)
+def attractors_text(number: str) -> str:
+    """Return a number of attractors in words; "unknown" is one of them."""
+    if number == "unknown":
+        return "attractors not known"
+    return f"{number} attractor" if number == "1" else f"{number} attractors"
+
+
+def _groups(report: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
+    """Return the accuracies to show, by attractors: of the tests, or of the held-out sentences."""
+    tests = report["tests"] or {"held out": report["held_out"]}
+    return [
+        ([name] if number == "unknown" else [name, attractors_text(number)], entry)
+        for name, test in tests.items()
+        for number, entry in test["by_attractors"].items()
+    ]
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "\n".join(f"| {row} |" for row in rows)

@@ -10,62 +10,86 @@ from numpy.typing import NDArray
 
 from attnflow.correlation import spearman
 from attnflow.errors import DataError, ModelError
-from attnflow.evaluate.significance import bootstrap_interval, holm, sign_flip_test
+from attnflow.evaluate.significance import holm, sign_flip_test
 from attnflow.flow import attention_flow, flow_bound, head_flow
 from attnflow.graph import AttentionGraph
+from attnflow.paper.result import METHODS, Result, digits, summarize
 from attnflow.rollout import attention_rollout, head_rollout
+from attnflow.view import theme
+from attnflow.view.figures import correlation_over_layers
+from attnflow.view.tables import Report, Table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from attnflow.models import Explainer
 
-__all__ = ["heads", "saturation_by_layer"]
+__all__ = ["heads", "heads_result", "measured", "saturation_by_layer", "saturation_result"]
 
 Progress = Callable[[int, int], object]
 
-_METHODS = ("raw", "rollout", "flow")
+SATURATION = {"pairs": "pairs saturated", "position": "of the position", "spread": "spread"}
 
 
 def saturation_by_layer(
     explainer: Explainer, texts: Sequence[str], *, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Measure from which layer on flow no longer depends on the position asked about.
+    """Measure from which layer on flow no longer depends on the explained position.
 
     Args:
         explainer: The model.
         texts: The texts.
-        progress: Called with how many texts are done, and how many there are.
+        progress: Called with the number of texts done, and the number of all texts.
 
     Returns:
-        Lists over the layers, all of them means over texts:
+        Lists over the layers, each a mean over the texts:
 
-        - "pairs": the share of pairs of a position and a token whose flow is min(out(s), in(t)), of
-          those where the token can reach the position at all;
-        - "position": the same for the explained position alone;
-        - "spread": how much the flows of one token differ between positions that can all see it,
-          the standard deviation over the mean. 0 says that the position does not matter.
+        - "pairs": the share of pairs of a position and a token whose flow is min(out(s), in(t)),
+          among the pairs in which the token can reach the position;
+        - "position": the same for the explained position only;
+        - "spread": how much the flows of one token differ between the positions that can see it,
+          as the standard deviation divided by the mean. At 0 the position does not matter.
 
-        And "count", how many texts there were.
+        And "count", the number of texts.
 
     Raises:
         DataError: If there is no text.
 
     Example:
-        >>> from attnflow import Explainer
+        >>> from attnflow.models import Explainer
         >>> from attnflow.models.verb_number import checkpoint
         >>> found = saturation_by_layer(Explainer.from_pretrained(checkpoint()), ["the keys"])
         >>> len(found["pairs"]), found["pairs"][0] < found["pairs"][-1]
         (6, True)
     """
-    rows = []
-    for index, text in enumerate(_some(texts)):
+
+    def measure(text: str) -> NDArray[np.float64]:
         attention, position = _attention(explainer, text, "mean")
-        rows.append(_saturation(AttentionGraph(attention), position))
-        if progress is not None:
-            progress(index + 1, len(texts))
-    means = np.mean(rows, axis=0)
-    names = ("pairs", "position", "spread")
-    found = {name: [float(value) for value in means[place]] for place, name in enumerate(names)}
-    return {**found, "count": len(texts)}
+        return _saturation(AttentionGraph(attention), position)
+
+    means = measured(texts, measure, progress).mean(axis=0)
+    return {**dict(zip(SATURATION, means.tolist(), strict=True)), "count": len(texts)}
+
+
+def saturation_result(explainer: Explainer, texts: Sequence[str], progress: Progress) -> Result:
+    """Measure saturation, for printing and saving; see `saturation_by_layer`."""
+    found = saturation_by_layer(explainer, texts, progress=progress)
+
+    def report() -> Report:
+        rows = zip(*(found[name] for name in SATURATION), strict=True)
+        cells = [
+            [str(layer), f"{pairs:.1%}", f"{position:.1%}", f"{spread:.3f}"]
+            for layer, (pairs, position, spread) in enumerate(rows, start=1)
+        ]
+        note = "spread: how much the flows of one token differ between positions; 0: not at all"
+        table = Table("Means over texts", ["layer", *SATURATION.values()], cells)
+        return Report(f"{len(texts):,} texts; {explainer.name}", [table], [note])
+
+    def figure() -> Figure:
+        curves = {"saturated pairs": found["pairs"], "spread of flow": found["spread"]}
+        return correlation_over_layers(curves, ylabel="share of pairs; relative spread")[0]
+
+    return Result(found, report, figure)
 
 
 def heads(
@@ -77,36 +101,35 @@ def heads(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure how far every single head agrees with blank-out (appendix A.1 of the paper).
+    """Measure how well each single head agrees with blank-out (appendix A.1 of the paper).
 
     Args:
         explainer: The model.
         texts: The texts.
-        samples: How often texts are drawn for a confidence interval.
-        permutations: How often signs are flipped for a p-value.
-        seed: Where random numbers start.
-        progress: Called with how many texts are done, and how many there are.
+        samples: How many bootstrap samples to draw for a confidence interval.
+        permutations: How many sign flips to draw for a p-value.
+        seed: The seed of both.
+        progress: Called with the number of texts done, and the number of all texts.
 
     Returns:
         "raw", "rollout" and "flow", each a list over the layers of lists over the heads of {"mean",
         "std", "ci"}: Spearman's correlation of the explained position's scores with blank-out, all
-        tokens scored. "difference" is how much more than the mean of the layer's heads a head has,
-        text by text, with its "difference_ci" and the "p_holm" of a sign-flip test, corrected over
-        all heads of a method. "fused" has the same for the mean of the heads, a list over the
-        layers for each method. And "count", how many texts there were.
+        tokens scored. "difference" is how much higher it is than that of the mean of the layer's
+        heads, with its "difference_ci" and the "p_holm" of a sign-flip test, corrected over all
+        heads of a method. "fused" has the same for the mean of the heads, a list over the layers
+        for each method. And "count", the number of texts.
 
     Raises:
         DataError: If there is no text.
-        ModelError: If the model predicts nothing that a token could matter to.
+        ModelError: If the model makes no prediction that a token could matter to.
     """
     from attnflow.importance import importance
 
-    rows = []
-    for index, text in enumerate(_some(texts)):
+    def measure(text: str) -> NDArray[np.float64]:
         attention, position = _attention(explainer, text, None)
         reference = importance(explainer, text)
         layers, count = attention.shape[:2]
-        scores = np.empty((len(_METHODS), layers, count + 1, len(reference)))
+        scores = np.empty((len(METHODS), layers, count + 1, len(reference)))
         for layer in range(layers):
             for head in range(count):
                 above = attention, layer + 1, head
@@ -117,66 +140,138 @@ def heads(
         scores[0, :, -1] = fused.attention[:, position]
         scores[1, :, -1] = attention_rollout(fused, positions=[position])[:, 0]
         scores[2, :, -1] = attention_flow(fused, positions=[position])[:, 0]
-        rows.append(spearman(scores, reference))
-        if progress is not None:
-            progress(index + 1, len(texts))
-    values = np.array(rows)
+        found: NDArray[np.float64] = spearman(scores, reference)
+        return found
+
+    values = measured(texts, measure, progress)
     if np.isnan(values).all():
-        raise DataError("no text has two tokens that matter differently; nothing can be compared")
+        raise DataError("no text has two tokens of different importance; nothing can be compared")
     differences = values[..., :-1] - values[..., -1:]
-    intervals = bootstrap_interval(values, samples=samples, seed=seed)
-    means, spreads = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    more = np.nanmean(differences, axis=0)
-    between = bootstrap_interval(differences, samples=samples, seed=seed)
     chances = sign_flip_test(differences, permutations=permutations, seed=seed)
-    corrected = [holm(chances[place]) for place in range(len(_METHODS))]
-
-    def cell(method: int, layer: int, head: int) -> dict[str, Any]:
-        return {
-            "mean": float(means[method, layer, head]),
-            "std": float(spreads[method, layer, head]),
-            "ci": [float(end) for end in intervals[:, method, layer, head]],
-        }
-
-    def compared(method: int, layer: int, head: int) -> dict[str, Any]:
-        return {
-            **cell(method, layer, head),
-            "difference": float(more[method, layer, head]),
-            "difference_ci": [float(end) for end in between[:, method, layer, head]],
-            "p_holm": float(corrected[method][layer, head]),
-        }
-
-    _, layers, columns = means.shape
-    return {
-        **{
-            name: [
-                [compared(method, layer, head) for head in range(columns - 1)]
-                for layer in range(layers)
+    means = summarize(values, samples=samples, seed=seed)
+    more = summarize(differences, samples=samples, seed=seed)
+    found: dict[str, Any] = {"fused": {}, "count": len(texts)}
+    for place, method in enumerate(METHODS):
+        corrected = holm(chances[place])
+        found[method] = [
+            [
+                {
+                    **means[place][layer][head],
+                    "difference": cell["mean"],
+                    "difference_ci": cell["ci"],
+                    "p_holm": float(corrected[layer, head]),
+                }
+                for head, cell in enumerate(row)
             ]
-            for method, name in enumerate(_METHODS)
-        },
-        "fused": {
-            name: [cell(method, layer, columns - 1) for layer in range(layers)]
-            for method, name in enumerate(_METHODS)
-        },
-        "count": len(texts),
+            for layer, row in enumerate(more[place])
+        ]
+        found["fused"][method] = [row[-1] for row in means[place]]
+    return found
+
+
+def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress) -> Result:
+    """Measure the agreement of heads, for printing and saving; see `heads`."""
+    found = heads(explainer, texts, progress=progress)
+    count = len(found["raw"][0])
+
+    def means(method: str) -> list[list[float]]:
+        return [
+            [cell["mean"] for cell in (*row, fused)]
+            for row, fused in zip(found[method], found["fused"][method], strict=True)
+        ]
+
+    def report() -> Report:
+        columns = ["layer", *(f"head {head}" for head in range(count)), "mean of heads"]
+        tables = [
+            Table(
+                method,
+                columns,
+                [
+                    [str(layer), *(f"{mean:.2f}" for mean in row)]
+                    for layer, row in enumerate(means(method), start=1)
+                ],
+                _better(found[method]),
+            )
+            for method in METHODS
+        ]
+        what = "mean Spearman correlation with blank-out"
+        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [])
+
+    def figure() -> Figure:
+        layers = len(found["raw"])
+        drawn = theme.new_figure(min(11.0, 1.4 + 1.05 * (count + 1)), 0.9 + 0.3 * layers)
+        for ax, method in zip(drawn.subplots(1, 3, sharey=True), METHODS, strict=True):
+            # Red and blue of equal lightness look alike in grey. This scale is dark at +1 and
+            # light at -1.
+            values = means(method)
+            scale = {"cmap": theme.scale(), "vmin": -1, "vmax": 1}
+            image = ax.imshow(values, origin="lower", aspect="auto", **scale)
+            theme.dress(ax)
+            theme.set_title(ax, method)
+            ax.axvline(count - 0.5, color="white", linewidth=2.0)
+            theme.set_ticks(ax.xaxis, range(count + 1), [*map(str, range(count)), "all"])
+            theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
+            theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
+            for row, head in np.ndindex(layers, count + 1):
+                mean = values[row][head]
+                text = ax.text(head, row, " ", ha="center", va="center")
+                colour = theme.readable((mean + 1) / 2)
+                theme.put_text(text, digits(mean).replace("0.", "."), 5.5, color=colour)
+        bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9, aspect=20, pad=0.01)
+        bar.ax.tick_params(labelsize=theme.SMALL_SIZE, length=2)
+        theme.put_text(bar.ax.yaxis.label, "mean Spearman correlation", theme.SMALL_SIZE)
+        return drawn
+
+    return Result(found, report, figure)
+
+
+def _better(layers: list[list[dict[str, Any]]]) -> list[str]:
+    """Say which heads agree better than the mean of their layer's heads, and how many worse."""
+    cells = {
+        f"layer {layer} head {head}": cell
+        for layer, row in enumerate(layers, start=1)
+        for head, cell in enumerate(row)
     }
+    sure = {name: cell for name, cell in cells.items() if cell["p_holm"] <= 0.05}
+    better = {name: cell for name, cell in sure.items() if cell["difference"] > 0}
+    lines = [
+        f"better than the mean of their layer's heads (p <= .05 after Holm's correction): "
+        f"{len(better)} of {len(cells)}; worse: {len(sure) - len(better)}"
+    ]
+    for name, cell in sorted(better.items(), key=lambda item: -item[1]["difference"]):
+        low, high = cell["difference_ci"]
+        lines.append(f"  {name}: {cell['difference']:+.2f} ({low:+.2f} to {high:+.2f})")
+    return lines
 
 
-def _some(texts: Sequence[str]) -> Sequence[str]:
+def measured(
+    texts: Sequence[str],
+    measure: Callable[[str], NDArray[np.float64]],
+    progress: Progress | None,
+) -> NDArray[np.float64]:
+    """Measure every text, and return the arrays stacked.
+
+    Raises:
+        DataError: If there is no text.
+    """
     if not texts:
-        raise DataError("there is no text")
-    return texts
+        raise DataError("there is no text to measure")
+    rows = []
+    for index, text in enumerate(texts, start=1):
+        rows.append(measure(text))
+        if progress is not None:
+            progress(index, len(texts))
+    return np.array(rows)
 
 
 def _attention(
     explainer: Explainer, text: str, fusion: str | None
 ) -> tuple[NDArray[np.float64], int]:
-    """Return the attention weights, (L, n, n) or (L, H, n, n), and the position explained."""
+    """Return the attention weights, (L, n, n) or (L, H, n, n), and the explained position."""
     from attnflow.capture import capture
 
     if explainer.task in ("seq2seq-lm", "speech-to-text"):
-        raise ModelError("an encoder-decoder has no one attention matrix a layer")
+        raise ModelError("an encoder-decoder has more than one attention matrix for each layer")
     position = explainer.explain(text, method="raw").position
     given = explainer.tokenizer(text, return_tensors="pt").to(explainer.model.device)
     layers = capture(explainer.model, dict(given), heads=fusion).layers
@@ -184,9 +279,8 @@ def _attention(
 
 
 def _saturation(graph: AttentionGraph, position: int) -> NDArray[np.float64]:
-    everywhere = list(range(graph.tokens))
     flow = attention_flow(graph)
-    bound = flow_bound(graph, everywhere)
+    bound = flow_bound(graph, list(range(graph.tokens)))
     reached = flow > 0
     saturated = (flow == bound) & reached
     result = np.empty((3, graph.layers))

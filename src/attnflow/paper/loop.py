@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
+import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +22,10 @@ from numpy.typing import NDArray
 from attnflow.errors import DataError, OptionError
 from attnflow.io.files import replacing
 from attnflow.io.journal import difference, locked
+from attnflow.paper.corpus import Corpus, batches
+from attnflow.paper.recipe import FineTuning, Recipe
 
-__all__ = [
-    "REPORT",
-    "Lesson",
-    "Loop",
-    "Status",
-    "check_folder",
-    "filling",
-    "has_state",
-    "move_average",
-]
+__all__ = ["Lesson", "Status", "check_folder", "complete", "has_state"]
 
 REPORT = "training.json"
 """The report's name in the folder of a trained model; it is written last."""
@@ -44,8 +39,8 @@ class Status(NamedTuple):
 
     Attributes:
         epoch: The epoch, from 1.
-        epochs: How many there are at most.
-        step: How many batches are done.
+        epochs: The largest number of epochs.
+        step: The number of batches done.
         steps: About how many there will be.
         loss: The mean loss of the last hundred batches.
         accuracy: On the held-out sentences, after the last finished epoch; None before.
@@ -61,160 +56,173 @@ class Status(NamedTuple):
     seconds_left: float
 
 
-class Lesson(Protocol):
-    """What is learnt, and how.
+class Lesson:
+    """A model in training, and its averaged weights, which are those kept.
 
-    Attributes:
-        epochs: The largest number of epochs.
-        patience: Training ends after this many epochs without improvement.
-        kept: The model whose weights are kept from the best epoch.
-        parts: Everything that changes in training and has a `state_dict`.
-        identity: What the training depends on: two with the same identity give the same weights.
+    Args:
+        recipe: How to train.
+        model: The model.
+        kept: Another model of the same weights, which becomes the average.
+        groups: The parameters, as AdamW takes them. "share" is the share of a group's learning
+            rate.
+        data: The sentences to train on.
+        identity: What the training depends on besides the recipe.
+        betas: Those of AdamW.
     """
 
-    epochs: int
-    patience: int
-    kept: torch.nn.Module
-    parts: Mapping[str, Any]
-    identity: Mapping[str, Any]
+    def __init__(
+        self,
+        recipe: Recipe | FineTuning,
+        model: Any,
+        kept: Any,
+        groups: list[dict[str, Any]],
+        data: Corpus,
+        identity: Mapping[str, Any],
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        self.recipe = recipe
+        self.model = model.train()
+        self.kept = kept.eval()
+        self.data = data
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, fused=True)
+        self.identity = {
+            **dataclasses.asdict(recipe),
+            **identity,
+            "threads": torch.get_num_threads(),
+        }
+        self._lengths = data.lengths
 
-    def batches(self, epoch: int) -> Sequence[NDArray[np.int64]]:
-        """Return the batches of an epoch, the same at every call."""
+    def rows(self, random: np.random.Generator) -> NDArray[np.int64]:
+        """Return the sentences of an epoch."""
+        raise NotImplementedError
 
-    def learn(self, rows: NDArray[np.int64], step: int, steps: int) -> float:
-        """Learn from one batch and return its loss."""
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step as a share of the highest."""
+        raise NotImplementedError
+
+    def losses(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of a batch to report, and the loss to minimise."""
+        raise NotImplementedError
 
     def measure(self) -> dict[str, float]:
         """Return what is measured after an epoch; "held_out" decides which epoch is best."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Return the batches of an epoch, which depend on the seed and the epoch only."""
+        random = np.random.default_rng([self.recipe.seed, epoch])
+        return batches(self._lengths, self.rows(random), self.recipe.batch_tokens, random)
+
+    def learn(self, rows: NDArray[np.int64], step: int, steps: int) -> float:
+        """Learn from one batch and return its loss."""
+        rate = self.rate(step, steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate * rate * group.get("share", 1.0)
+        loss, total = self.losses(rows)
+        self.optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        # The first steps leave less of the average, so it forgets the initial weights.
+        left = min(self.recipe.average, (step + 1) / (step + 10))
+        with torch.no_grad():
+            for kept, new in zip(self.kept.parameters(), self.model.parameters(), strict=True):
+                if new.requires_grad:
+                    kept.lerp_(new, 1 - left)
+        return float(loss.detach())
 
 
-class Loop:
-    """The epochs of a training, and the state from which a stopped one is resumed.
-
-    Args:
-        lesson: What is learnt.
-        folder: Where the state is saved.
-
-    Attributes:
-        curve: What was measured after each epoch.
-        best: The weights of the best epoch so far.
-        seconds: How long training has taken, over all runs.
-    """
+class _Loop:
+    """The epochs of a training, and the state from which a stopped one is resumed."""
 
     def __init__(self, lesson: Lesson, folder: Path) -> None:
         self.lesson = lesson
         self.folder = folder
-        self.steps = lesson.epochs * len(lesson.batches(0))
-        self.curve: list[dict[str, Any]] = []
+        self.steps = lesson.recipe.epochs * len(lesson.batches(0))
         self.best: dict[str, torch.Tensor] = {}
+        # Everything else that changes and is saved.
+        self.epoch = self.batch = self.step = 0
+        self.losses: list[float] = []  # of this epoch
+        self.curve: list[dict[str, Any]] = []
         self.seconds = 0.0
-        self._epoch = 0
-        self._batch = 0  # of this epoch
-        self._step = 0
-        self._losses: list[float] = []  # of this epoch
 
     def run(self, progress: Callable[[Status], object] | None, save_every: float) -> None:
-        """Train from the current state to the end, and give the model its best weights.
-
-        Args:
-            progress: Called after every batch.
-            save_every: How many seconds apart the state is saved; a kill loses what came after.
-
-        Raises:
-            OptionError: If another process trains in this folder.
-        """
-        with locked(self.folder / _LOCK, f"the training in {self.folder}"):
-            self._run(progress, save_every)
-        self.lesson.kept.load_state_dict(self.best)
-
-    def _run(self, progress: Callable[[Status], object] | None, save_every: float) -> None:
+        """Train from the current state to the end, and give the kept model its best weights."""
         begun = saved = time.monotonic()
-        before, first = self.seconds, self._step
+        before, first = self.seconds, self.step
         try:
             while not self._done():
-                todo = self.lesson.batches(self._epoch)
-                while self._batch < len(todo):
-                    loss = self.lesson.learn(todo[self._batch], self._step, self.steps)
-                    self._losses.append(loss)
-                    self._batch += 1
-                    self._step += 1
+                todo = self.lesson.batches(self.epoch)
+                while self.batch < len(todo):
+                    self.losses.append(self.lesson.learn(todo[self.batch], self.step, self.steps))
+                    self.batch += 1
+                    self.step += 1
                     now = time.monotonic()
                     self.seconds = before + now - begun
                     if progress is not None:
-                        progress(self._status((now - begun) / (self._step - first)))
+                        progress(self._status((now - begun) / (self.step - first)))
                     if now - saved >= save_every:
-                        self.save()
+                        self._save()
                         saved = time.monotonic()
                 self._end_epoch()
                 self.seconds = before + time.monotonic() - begun
-                self.save()
+                self._save()
                 saved = time.monotonic()
         except KeyboardInterrupt:
-            self.save()
+            self._save()
             raise
+        self.lesson.kept.load_state_dict(self.best)
 
     def _status(self, pace: float) -> Status:
         return Status(
-            self._epoch + 1,
-            self.lesson.epochs,
-            self._step,
+            self.epoch + 1,
+            self.lesson.recipe.epochs,
+            self.step,
             self.steps,
-            float(np.mean(self._losses[-100:])),
+            float(np.mean(self.losses[-100:])),
             self.curve[-1]["held_out"] if self.curve else None,
-            pace * max(0, self.steps - self._step),
+            pace * max(0, self.steps - self.step),
         )
 
     def _done(self) -> bool:
         """Whether all epochs are done, or the last ones brought no improvement."""
-        if self._epoch >= self.lesson.epochs:
-            return True
         held_out = [point["held_out"] for point in self.curve]
-        patience = self.lesson.patience
-        return len(held_out) > patience and held_out.index(max(held_out)) < len(held_out) - patience
+        last = len(held_out) - self.lesson.recipe.patience
+        return self.epoch >= self.lesson.recipe.epochs or (
+            last > 0 and held_out.index(max(held_out)) < last
+        )
 
     def _end_epoch(self) -> None:
         """Measure, and keep the weights if they are the best."""
-        point = {
-            "epoch": self._epoch + 1,
-            "loss": float(np.mean(self._losses)),
-            **self.lesson.measure(),
-        }
+        loss = float(np.mean(self.losses))
+        point = {"epoch": self.epoch + 1, "loss": loss, **self.lesson.measure()}
         if point["held_out"] > max((each["held_out"] for each in self.curve), default=-1.0):
             state = self.lesson.kept.state_dict()
             self.best = {name: value.clone() for name, value in state.items()}
         self.curve.append(point)
-        self._epoch, self._batch, self._losses = self._epoch + 1, 0, []
+        self.epoch, self.batch, self.losses = self.epoch + 1, 0, []
 
-    def save(self) -> None:
-        """Write the state, whole or not at all."""
-        numbers = {
-            "epoch": self._epoch,
-            "batch": self._batch,
-            "step": self._step,
-            "losses": self._losses,
-            "curve": self.curve,
-            "seconds": self.seconds,
-        }
+    def _parts(self) -> dict[str, Any]:
+        lesson = self.lesson
+        return {"model": lesson.model, "average": lesson.kept, "optimizer": lesson.optimizer}
+
+    def _save(self) -> None:
+        names = ("epoch", "batch", "step", "losses", "curve", "seconds")
         state = {
             "identity": json.dumps(self.lesson.identity),
-            "parts": {name: part.state_dict() for name, part in self.lesson.parts.items()},
+            "parts": {name: part.state_dict() for name, part in self._parts().items()},
             "best": self.best,
             "random": torch.get_rng_state(),
-            "numbers": json.dumps(numbers),
+            "numbers": json.dumps({name: getattr(self, name) for name in names}),
         }
         with replacing(self.folder / _STATE) as temporary:
             torch.save(state, temporary)
 
     def load(self) -> None:
-        """Load the state that a training in this folder has saved, if there is one.
-
-        Raises:
-            DataError: If it cannot be read.
-            OptionError: If that training has other options or data.
-        """
-        if not has_state(self.folder):
-            return
+        """Load the state that a training in this folder has saved, if there is one."""
         path = self.folder / _STATE
+        if not path.exists():
+            return
         try:
             state = torch.load(path, weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -226,40 +234,61 @@ class Loop:
         different = difference({"options": was}, {"options": now}, _short)
         if different:
             raise OptionError(f"the training in {self.folder} cannot be resumed: {different}")
-        for name, part in self.lesson.parts.items():
+        for name, part in self._parts().items():
             part.load_state_dict(state["parts"][name])
         self.best = state["best"]
         torch.set_rng_state(state["random"])
-        numbers = json.loads(state["numbers"])
-        self._epoch, self._batch = numbers["epoch"], numbers["batch"]
-        self._step, self._losses = numbers["step"], numbers["losses"]
-        self.curve, self.seconds = numbers["curve"], numbers["seconds"]
-
-    def forget(self) -> None:
-        """Remove the state and temporary files, once the trained model is written."""
-        (self.folder / _STATE).unlink(missing_ok=True)
-        for path in self.folder.glob(".attnflow-*"):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        vars(self).update(json.loads(state["numbers"]))
 
 
-def move_average(average: torch.nn.Module, model: torch.nn.Module, decay: float, step: int) -> None:
-    """Move averaged weights towards those of a model, after a step.
+def complete(
+    lesson: Lesson,
+    folder: Path,
+    write: Callable[[Path, dict[str, Any]], dict[str, Any]],
+    *,
+    resume: bool,
+    progress: Callable[[Status], object] | None,
+    save_every: float,
+) -> dict[str, Any]:
+    """Train to the end, and write the trained model with its report.
 
     Args:
-        average: The model with the averaged weights, which are changed.
-        model: The model in training. Weights that do not learn are the same in both.
-        decay: The largest share of the average that a step leaves.
-        step: The step, from 0. The first steps leave less, so the average forgets the initial
-            weights.
+        lesson: The model in training.
+        folder: The folder to write, made if need be. The state is saved in it until the end.
+        write: Writes the files of the model into a folder. It is given the report so far and
+            returns the whole report.
+        resume: Whether to continue from a state that was saved in the folder.
+        progress: Called after every batch.
+        save_every: How many seconds apart the state is saved; a kill loses what came after.
+
+    Returns:
+        The report, which is also in training.json.
+
+    Raises:
+        DataError: If the saved state is damaged.
+        OptionError: If another process trains in the folder, or the saved state is of a training
+            with other options or data.
     """
-    left = min(decay, (step + 1) / (step + 10))
-    with torch.no_grad():
-        for kept, new in zip(average.parameters(), model.parameters(), strict=True):
-            if new.requires_grad:
-                kept.lerp_(new, 1 - left)
+    folder.mkdir(parents=True, exist_ok=True)
+    loop = _Loop(lesson, folder)
+    with locked(folder / _LOCK, f"the training in {folder}"):
+        if resume:
+            loop.load()
+        loop.run(progress, save_every)
+        report = {
+            "recipe": dataclasses.asdict(lesson.recipe),
+            "curve": loop.curve,
+            "seconds": round(loop.seconds, 1),
+            "threads": torch.get_num_threads(),
+            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        }
+        with _filling(folder) as fresh:
+            report = write(fresh, report)
+            (fresh / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+    (folder / _STATE).unlink(missing_ok=True)
+    for path in folder.glob(".attnflow-*"):  # left by processes that were killed
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return report
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -291,15 +320,8 @@ def has_state(folder: Path) -> bool:
 
 
 @contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder whose files move to another when the block succeeds, the report last.
-
-    Args:
-        folder: Where the files are moved.
-
-    Yields:
-        The folder to write them in.
-    """
+def _filling(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder whose files move to another at the end, the report last."""
     with TemporaryDirectory(prefix=".attnflow-", dir=folder) as name:
         fresh = Path(name)
         yield fresh

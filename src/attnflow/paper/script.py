@@ -1,15 +1,14 @@
-"""Table 3 as the authors' published script computes it, which is not what the paper says.
+"""Table 3 as the authors' published script computes it, which is not what the paper describes.
 
-The script is compute_corel_distilbert_sst.py of https://github.com/samiraabnar/attention_flow.
-Where it differs from the text of the paper:
+The script is compute_corel_distilbert_sst.py of https://github.com/samiraabnar/attention_flow. It
+differs from the text of the paper in this:
 
 - A token's score is the largest that any position gives it, not the one that CLS gives it.
-- The gradient is that of the logit of the last class. It stands where the label would, which the
-  test set that is read does not have.
-- The embeddings that the gradient is of, already complete, go through the embedding layer's
-  positions and normalisation once more. So their gradient, summed over the dimensions, is 0 but for
-  rounding.
-- Equal numbers get the same whole rank (dense ranks), in a formula that holds without ties only.
+- The gradient is that of the logit of the last class. The script means the label, but the test set
+  that it reads has no labels.
+- The embeddings whose gradient is taken pass the embedding layer's positions and normalisation a
+  second time. Their gradient, summed over the dimensions, is therefore 0 up to rounding.
+- Equal numbers get the same whole rank (dense ranks), in a formula that is valid only without ties.
 """
 
 from __future__ import annotations
@@ -21,23 +20,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.correlation import spearman
-from attnflow.errors import DataError, ModelError
-from attnflow.evaluate.significance import bootstrap_interval
+from attnflow.errors import ModelError
 from attnflow.flow import attention_flow
 from attnflow.graph import AttentionGraph
+from attnflow.paper.findings import measured
+from attnflow.paper.result import METHODS, Result, spread, summarize
+from attnflow.paper.tables import TABLES
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout
+from attnflow.view.figures import correlation_over_layers
+from attnflow.view.tables import Report, Table
 
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["METHODS", "REFERENCES", "VARIANTS", "as_scripted", "dense_spearman"]
+__all__ = ["as_scripted", "dense_spearman", "scripted_result"]
 
-METHODS: Final = ("raw", "rollout", "flow")
-REFERENCES: Final = ("script", "sum", "norm")
-"""The script's own; the same sum, with ties ranked properly; the norm of the same gradient."""
-VARIANTS: Final = ("all", "cls")
-"""A token's score: the largest of all positions, as in the script, or that of CLS."""
+REFERENCES: Final = {
+    "script": "sum, as in the script",
+    "sum": "sum, ties ranked properly",
+    "norm": "norm",
+}
+"""What is made of a token's gradient, and the words for it."""
+
+VARIANTS: Final = {"all": "largest of all positions", "cls": "of CLS"}
+"""What a token's score is, and the words for it. The first is the script's."""
 
 
 def as_scripted(
@@ -48,72 +55,86 @@ def as_scripted(
     seed: int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]:
-    """Measure what the authors' script measures, and what becomes of it one change at a time.
+    """Measure what the authors' script measures, and what changes if one thing is corrected.
 
     Args:
         explainer: A classifier with an embedding layer of its own, such as BERT or DistilBERT.
         texts: The texts.
-        samples: How often texts are drawn for a confidence interval.
-        seed: Of the drawing.
-        progress: Called with how many texts are done, and how many there are.
+        samples: How many bootstrap samples to draw for a confidence interval.
+        seed: The seed of the samples.
+        progress: Called with the number of texts done, and the number of all texts.
 
     Returns:
         For each of `VARIANTS` and each of `REFERENCES` the three methods, each a list over the
-        layers of {"mean", "std", "ci"}. "share": how large the sum is, relative to the norm of the
-        same gradient, in the middle of all tokens. And "count", how many texts there were.
+        layers of {"mean", "std", "ci"}. "share": the sum relative to the norm of the same gradient,
+        as the median over all tokens. And "count", the number of texts.
 
     Raises:
         DataError: If there is no text.
-        ModelError: If the model is no such classifier.
-        TextError: If a text is empty, or longer than the model takes.
+        ModelError: If the model is not such a classifier.
+        TextError: If a text is empty, or longer than the model accepts.
     """
-    if not texts:
-        raise DataError("there is no text")
     embeddings = getattr(explainer.model.base_model, "embeddings", None)
     if explainer.task != "classification" or embeddings is None:
         raise ModelError(
-            f"{explainer.name} is no classifier with an embedding layer, as BERT and DistilBERT "
-            "are; the script can be followed with such a model only"
+            f"{explainer.name} is not a classifier with an embedding layer, such as BERT or "
+            "DistilBERT; the script works with such models only"
         )
-    found, shares = [], []
-    for index, text in enumerate(texts):
+    shares = []
+
+    def measure(text: str) -> NDArray[np.float64]:
         graph, sums, norms = _read(explainer, embeddings, text)
-        found.append(_agreement(graph, sums, norms))
         shares.append(sums / norms)
-        if progress is not None:
-            progress(index + 1, len(texts))
-    values = np.array(found)  # texts, variants, references, methods, layers
-    means, spreads = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    intervals = bootstrap_interval(values, samples=samples, seed=seed)
+        return _agreement(graph, sums, norms)
 
-    def cell(*place: int) -> dict[str, Any]:
-        return {
-            "mean": float(means[place]),
-            "std": float(spreads[place]),
-            "ci": [float(ends[place]) for ends in intervals],
-        }
-
+    cells = summarize(measured(texts, measure, progress), samples=samples, seed=seed)
     result: dict[str, Any] = {
         variant: {
-            reference: {
-                method: [cell(v, r, m, layer) for layer in range(values.shape[-1])]
-                for m, method in enumerate(METHODS)
-            }
-            for r, reference in enumerate(REFERENCES)
+            reference: dict(zip(METHODS, methods, strict=True))
+            for reference, methods in zip(REFERENCES, references, strict=True)
         }
-        for v, variant in enumerate(VARIANTS)
+        for variant, references in zip(VARIANTS, cells, strict=True)
     }
-    return {
-        **result,
-        "share": float(np.median(np.concatenate(shares))),
-        "count": len(texts),
-    }
+    return {**result, "share": float(np.median(np.concatenate(shares))), "count": len(texts)}
+
+
+def scripted_result(
+    explainer: Explainer, texts: Sequence[str], progress: Callable[[int, int], object]
+) -> Result:
+    """Follow the script, for printing and saving; see `as_scripted`."""
+    found = as_scripted(explainer, texts, progress=progress)
+
+    def table(variant: str, reference: str) -> Table:
+        rows = found[variant][reference]
+        layers = [layer for layer in TABLES[3].layers if layer <= len(rows["raw"])]
+        cells = [
+            [
+                method,
+                *(spread(row[layer - 1]["mean"], row[layer - 1]["std"]) for layer in layers),
+            ]
+            for method, row in rows.items()
+        ]
+        title = f"scores: {VARIANTS[variant]}; gradient: {REFERENCES[reference]}"
+        return Table(title, ["", *(f"L{layer}" for layer in layers)], cells)
+
+    def report() -> Report:
+        tables = [table(variant, reference) for variant in VARIANTS for reference in REFERENCES]
+        what = "mean Spearman correlation with gradients"
+        note = f"The sum is {found['share']:.1e} of the norm of the same gradient: rounding."
+        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [note])
+
+    def figure() -> Any:
+        script = found["all"]["script"]
+        curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
+        return correlation_over_layers(curves)[0]
+
+    return Result(found, report, figure)
 
 
 def dense_spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Return what the script calls Spearman's correlation.
 
-    Without ties it is that. With ties it is something else, and may lie outside of -1 to 1.
+    Without ties it is Spearman's correlation. With ties it is not, and may be outside of -1 to 1.
 
     Args:
         a: Numbers.
@@ -126,7 +147,7 @@ def dense_spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
         >>> dense_spearman(np.array([0.5, 0.5, 0.5]), np.array([1.0, 9.0, 4.0]))
         -0.25
     """
-    # The place among the different numbers, smallest first.
+    # The rank among the distinct numbers, smallest first.
     x, y = (np.unique(values, return_inverse=True)[1] for values in (a, b))
     count = len(x)
     return float(1 - 6 * ((x - y) ** 2).sum() / (count * (count**2 - 1)))
@@ -135,7 +156,7 @@ def dense_spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 def _read(
     explainer: Explainer, embeddings: Any, text: str
 ) -> tuple[AttentionGraph, NDArray[np.float64], NDArray[np.float64]]:
-    """Return the attention, and the sums (absolute) and norms of the gradient of each token."""
+    """Return the attention, and the absolute sum and the norm of each token's gradient."""
     import torch
 
     from attnflow.capture import capture
@@ -149,7 +170,7 @@ def _read(
         logits = explainer.model(**inputs).logits
         [gradient] = torch.autograd.grad(logits[0, -1], embedded)
     layers = capture(explainer.model, {**inputs, "inputs_embeds": embedded.detach()}).layers
-    # Summed in the precision of the model, as the script does: what is left is its rounding.
+    # Summed in the precision of the model, as in the script: what remains is its rounding error.
     sums, norms = gradient[0].sum(dim=-1).abs(), gradient[0].norm(dim=-1)
     graph = AttentionGraph([layer[0].numpy() for layer in layers])
     return graph, sums.double().cpu().numpy(), norms.double().cpu().numpy()

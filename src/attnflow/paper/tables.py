@@ -1,7 +1,7 @@
-"""The paper's Tables 1 to 3: how far attention agrees with what the model depends on.
+"""The paper's Tables 1 to 3: how well attention agrees with what the model depends on.
 
-A table is made by `attnflow.evaluate.evaluate`, as any other evaluation is. What is here are the
-paper's settings, and the numbers it printed, so that ours stand beside them.
+`attnflow.evaluate.evaluate` makes them, like any other evaluation. This module has the paper's
+settings, and the numbers that the paper prints, to compare with.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from attnflow.errors import OptionError
 from attnflow.evaluate import evaluate
 from attnflow.formats import without_nan
-from attnflow.view import tables
+from attnflow.paper.result import METHODS, Result, digits, spread
 from attnflow.view.export import csv_text
+from attnflow.view.tables import Report, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,21 +24,17 @@ if TYPE_CHECKING:
     from attnflow.evaluate import Evaluation
     from attnflow.models import Explainer
 
-__all__ = ["METHODS", "TABLES", "Printed", "Setting", "Table", "make_table"]
+__all__ = ["METHODS", "TABLES", "Printed", "Replication", "Setting", "make_table"]
 
-METHODS: Final = ("raw", "rollout", "flow")
 COLUMNS: Final = (
-    "special_tokens",
-    "method",
-    "layer",
-    "mean",
-    "std",
-    "ci_low",
-    "ci_high",
-    "count",
-    "paper_mean",
-    "paper_std",
+    *("special_tokens", "method", "layer", "mean", "std", "ci_low", "ci_high", "count"),
+    *("paper_mean", "paper_std"),
 )
+PANELS: Final = {
+    True: "Special tokens scored too, as in the paper",
+    False: "Special tokens left out",
+}
+"""The two halves of a table: whether special tokens are among those scored."""
 
 
 class Printed(NamedTuple):
@@ -48,16 +45,16 @@ class Printed(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What a table of the paper is about, and what it says.
+    """The settings and the numbers of a table of the paper.
 
     Attributes:
         number: The table's number in the paper.
         task: The task, in words.
         reference: What attention is compared with.
-        layers: The layers it has columns for.
-        depth: How many layers the paper's model has.
-        sentences: How many sentences the paper took.
-        printed: The paper's numbers, for each method one a layer.
+        layers: The layers that the table has columns for.
+        depth: The number of layers of the paper's model.
+        sentences: The number of sentences.
+        printed: The paper's numbers: for each method one for each layer.
     """
 
     number: int
@@ -125,22 +122,21 @@ _REFERENCES: Final = {
     "gradient_norm": "input gradients (norm)",
     "gradient_x_input": "gradient x input",
 }
-# The sum of a token's gradient over the dimensions, which is the paper's, is 0 up to rounding in
-# every model that begins with, or ends in, layer normalisation: it takes the mean away. So what is
-# measured by default is the gradient's norm.
+# The paper sums a token's gradient over the dimensions. In a model that begins or ends with layer
+# normalisation, which subtracts the mean, this sum is 0 up to rounding. The default is the norm.
 _INSTEAD: Final = {"input_gradient": "gradient_norm"}
 
 
-class Table(NamedTuple):
+class Replication(NamedTuple):
     """A table of the paper, made again.
 
     Attributes:
         setting: What the paper did and found.
         evaluation: What was measured.
-        labels: The right class of each sentence, by its number from 1.
+        labels: The correct class of each sentence, by its number from 1.
         data: Where the sentences are from.
-        depth: How many layers the model has. If it is not as many as the paper's model has, there
-            is nothing to compare layer by layer.
+        depth: The number of layers of the model. It is compared with the paper's layer by layer
+            only if both have the same number.
     """
 
     setting: Setting
@@ -164,14 +160,14 @@ class Table(NamedTuple):
         )
 
     def printed(self, method: str, layer: int) -> Printed | None:
-        """Return the paper's number for a method and layer, None where there is none to compare.
+        """Return the paper's number for a method and layer.
 
         Args:
             method: The method.
             layer: The layer, from 1.
 
         Returns:
-            The number; None for a layer the paper does not show, or a model of another depth.
+            The number; None for a layer that the paper does not show, or a model of another depth.
         """
         if self.depth != self.setting.depth:
             return None
@@ -181,58 +177,57 @@ class Table(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
-        """The share of the sentences that the model gets right; None if that is not known."""
-        answered = [
-            (text.prediction, self.labels[text.number])
+        """The share of sentences that the model classifies correctly; None if unknown."""
+        right = [
+            self.labels[text.number] in (text.prediction.index, text.prediction.label)
             for text in self.evaluation.texts
             if text.prediction is not None and text.number in self.labels
         ]
-        if not answered:
-            return None
-        right = sum(
-            label == (prediction.index if isinstance(label, int) else prediction.label)
-            for prediction, label in answered
-        )
-        return right / len(answered)
+        return sum(right) / len(right) if right else None
+
+    def result(self) -> Result:
+        """Return the table for printing and saving."""
+        texts = {".md": self.to_markdown, ".csv": self.to_csv}
+        return Result(self.to_dict(), self.report, self.draw, texts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as what JSON can hold.
+        """Return the table's numbers.
 
         Returns:
             "raw", "rollout" and "flow", each a list over layers of "mean", "std" and "ci"; the same
-            three under "without_special_tokens"; "layers", and under "defined" of how many
-            sentences these are; "baselines"; the paper's numbers under "paper"; and how the table
-            was made. What is not defined, such as the mean of no correlation, is None.
+            three under "without_special_tokens"; "layers", and under "defined" the number of
+            sentences that each mean is of; "baselines"; the paper's numbers under "paper"; and how
+            the table was made. What is not defined, such as the mean of no correlation, is None.
         """
         measured = self.evaluation
+        sides = {"with_special_tokens": True, "without_special_tokens": False}
 
         def numbers(name: str, special: bool) -> list[dict[str, Any]]:
             rows = self.rows(name, special_tokens=special)
             return [{key: row[key] for key in ("mean", "std", "ci")} for row in rows]
 
-        result: dict[str, Any] = {method: numbers(method, True) for method in METHODS}
-        result["without_special_tokens"] = {method: numbers(method, False) for method in METHODS}
-        result["layers"] = list(measured.layers)
-        sides = {"with_special_tokens": True, "without_special_tokens": False}
-        result["defined"] = {
-            side: {
-                method: [row["count"] for row in self.rows(method, special_tokens=special)]
-                for method in METHODS
-            }
-            for side, special in sides.items()
-        }
-        result["baselines"] = {
-            name: {side: numbers(name, special)[0] for side, special in sides.items()}
-            for name in measured.baselines
-        }
-        result["paper"] = {
-            method: [
-                {"layer": layer, **number._asdict()}
-                for layer, number in zip(self.setting.layers, numbers, strict=True)
-            ]
-            for method, numbers in self.setting.printed.items()
-        }
-        about = {
+        found: dict[str, Any] = {
+            **{method: numbers(method, True) for method in METHODS},
+            "without_special_tokens": {method: numbers(method, False) for method in METHODS},
+            "layers": list(measured.layers),
+            "defined": {
+                side: {
+                    method: [row["count"] for row in self.rows(method, special_tokens=special)]
+                    for method in METHODS
+                }
+                for side, special in sides.items()
+            },
+            "baselines": {
+                name: {side: numbers(name, special)[0] for side, special in sides.items()}
+                for name in measured.baselines
+            },
+            "paper": {
+                method: [
+                    {"layer": layer, **number._asdict()}
+                    for layer, number in zip(self.setting.layers, numbers, strict=True)
+                ]
+                for method, numbers in self.setting.printed.items()
+            },
             "table": self.setting.number,
             "task": self.setting.task,
             "reference": self.setting.reference,
@@ -244,28 +239,23 @@ class Table(NamedTuple):
             "data": self.data,
             "options": dict(measured.options),
         }
-        defined: dict[str, Any] = without_nan(result | about)
+        defined: dict[str, Any] = without_nan(found)
         return defined
 
-    def to_text(self) -> str:
-        """Return the table as plain text, ours above the paper's.
+    def report(self) -> Report:
+        """Return the table for printing: our numbers, with the paper's below them."""
+        tables = [self._panel(special) for special in PANELS]
+        return Report(f"Table {self.setting.number}: {self.caption()}", tables, self._remarks())
 
-        Returns:
-            Lines of up to 100 characters for six layers.
-        """
-        parts = [f"Table {self.setting.number}: {self.caption()}"]
-        parts += [table.plain() for table in self._tables()]
-        return "\n\n".join([*parts, "\n".join(self._remarks())])
+    def to_text(self) -> str:
+        """Return the table as plain text, in lines of up to 100 characters."""
+        return self.report().plain(100)
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown, with the paper's numbers under ours.
-
-        Returns:
-            Two tables: with special tokens, as in the paper, and without.
-        """
+        """Return the table in Markdown: with special tokens, as in the paper, and without."""
         parts = [f"**Table {self.setting.number}.** {self.caption()}"]
-        for table in self._tables():
-            parts += [table.title, table.markdown()]
+        for special, title in PANELS.items():
+            parts += [f"{title}:", self._panel(special).markdown()]
         return "\n\n".join([*parts, *self._remarks()]) + "\n"
 
     def to_csv(self) -> str:
@@ -276,7 +266,7 @@ class Table(NamedTuple):
             paper_mean and paper_std.
         """
         rows = []
-        for special in (True, False):
+        for special in PANELS:
             for method in (*METHODS, *self.evaluation.baselines):
                 for row in self.rows(method, special_tokens=special):
                     known = self.printed(method, row["layer"]) if special else None
@@ -285,10 +275,10 @@ class Table(NamedTuple):
         return csv_text(COLUMNS, rows)
 
     def plot(self, ax: Any = None, *, special_tokens: bool = True) -> tuple[Figure, Axes]:
-        """Draw the table: correlation over layers, with the paper's as dotted lines.
+        """Draw the correlation over the layers, with the paper's as dotted lines.
 
         Args:
-            ax: Axes of matplotlib to draw into. None makes a figure.
+            ax: The axes of matplotlib to draw into. None makes a figure.
             special_tokens: Whether special tokens are among those scored.
 
         Returns:
@@ -305,11 +295,11 @@ class Table(NamedTuple):
         if special_tokens:
             for method in METHODS:
                 curves[f"{method}, paper"] = [
-                    {"layer": layer, "mean": number.mean}
-                    for layer in (row["layer"] for row in curves[method])
-                    if (number := self.printed(method, layer)) is not None
+                    {"layer": row["layer"], "mean": number.mean}
+                    for row in curves[method]
+                    if (number := self.printed(method, row["layer"])) is not None
                 ]
-        rows = {
+        baselines = {
             name: self.rows(name, special_tokens=special_tokens)[0]["mean"]
             for name in self.evaluation.baselines
             # The same line with the other sign.
@@ -318,13 +308,13 @@ class Table(NamedTuple):
         return correlation_over_layers(
             {name: curve for name, curve in curves.items() if curve},
             ax,
-            baselines={name: mean for name, mean in rows.items() if mean == mean},
+            baselines={name: mean for name, mean in baselines.items() if mean == mean},
             title=f"Table {self.setting.number}: {self.setting.task}, "
             f"{_REFERENCES[self.setting.reference]}",
         )
 
     def draw(self) -> Figure:
-        """Draw the table twice: special tokens scored too, as in the paper, and left out.
+        """Draw the table twice: with special tokens, as in the paper, and without.
 
         Returns:
             The figure, of two panels with one scale.
@@ -359,11 +349,7 @@ class Table(NamedTuple):
         return figure
 
     def caption(self) -> str:
-        """Return what the table shows, in a sentence or two.
-
-        Returns:
-            The caption, without the table's number.
-        """
+        """Return what the table shows, without the table's number."""
         accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
         return (
             f"Spearman's rank correlation of attention with {_REFERENCES[self.setting.reference]}, "
@@ -372,33 +358,26 @@ class Table(NamedTuple):
             f"{_short(self.evaluation.model)}{accuracy}."
         )
 
-    def _tables(self) -> list[tables.Table]:
+    def _panel(self, special: bool) -> Table:
         layers = [row["layer"] for row in self.rows("raw")]
-        columns = ["", "", *(f"L{layer}" for layer in layers)]
-        made = []
-        for special, title in (
-            (True, "Special tokens scored too, as in the paper:"),
-            (False, "Special tokens left out:"),
-        ):
-            lines = []
-            for method in METHODS:
-                rows = self.rows(method, special_tokens=special)
-                lines.append([method, "ours", *(_spread(row["mean"], row["std"]) for row in rows)])
-                level = f"{self._level():.0%} CI"
-                lines.append(["", level, *(_interval(row["ci"]) for row in rows)])
-                known = [self.printed(method, layer) for layer in layers]
-                if special and any(known):
-                    paper = (_spread(*number) if number else "" for number in known)
-                    lines.append(["", "paper", *paper])
-            made.append(tables.Table(title, columns, lines, left=2))
-        return made
+        cells = []
+        for method in METHODS:
+            rows = self.rows(method, special_tokens=special)
+            cells.append([method, "ours", *(spread(row["mean"], row["std"]) for row in rows)])
+            cells.append(["", "95% CI", *(_interval(row["ci"]) for row in rows)])
+            known = [self.printed(method, layer) for layer in layers]
+            if special and any(known):
+                cells.append(
+                    ["", "paper", *(spread(*number) if number else "" for number in known)]
+                )
+        return Table(PANELS[special], ["", "", *(f"L{layer}" for layer in layers)], cells, left=2)
 
     def _remarks(self) -> list[str]:
-        measured = self.evaluation
+        measured, setting = self.evaluation, self.setting
         remarks = []
         for title, special in (("with", True), ("without", False)):
             known = [
-                f"{name} {_spread(row['mean'], row['std'])}"
+                f"{name} {spread(row['mean'], row['std'])}"
                 for name in measured.baselines
                 for row in self.rows(name, special_tokens=special)
             ]
@@ -408,27 +387,24 @@ class Table(NamedTuple):
         if undefined:
             remarks.append(
                 f"Up to {undefined:,} sentences have no correlation, because all their scores or "
-                "all their importances are the same; they are left out of the means."
+                "all their importances are equal; the means leave them out."
             )
         if measured.skipped:
             remarks.append(f"{len(measured.skipped):,} sentences could not be evaluated.")
-        if self.depth != self.setting.depth:
+        if self.depth != setting.depth:
             remarks.append(
-                f"The paper's model has {self.setting.depth} layers, so that its numbers are not "
-                "put beside these."
+                f"The paper's model has {setting.depth} layers; its numbers are not shown beside "
+                "those of a model of another depth."
             )
-        if TABLES[self.setting.number].reference != self.setting.reference:
+        if TABLES[setting.number].reference != setting.reference:
             remarks.append(
                 "The paper compares with the gradient summed over the dimensions, which is 0 up to "
                 "rounding in a model with layer normalisation; --reference chooses another."
             )
         remarks += [f"Note: {note}" for note in measured.notes]
-        if len(measured.texts) != self.setting.sentences:
-            remarks.append(f"The paper has {self.setting.sentences:,} sentences.")
+        if len(measured.texts) != setting.sentences:
+            remarks.append(f"The paper has {setting.sentences:,} sentences.")
         return remarks
-
-    def _level(self) -> float:
-        return float(self.evaluation.options.get("level", 0.95))
 
 
 def make_table(
@@ -444,27 +420,27 @@ def make_table(
     seed: int = 0,
     store: str | os.PathLike[str] | None = None,
     progress: Callable[..., Any] | None = None,
-) -> Table:
+) -> Replication:
     """Make one of the paper's tables again, on any model and any sentences.
 
-    As in the paper, importance is measured by the probability of the right class, and attention is
-    that of the CLS embedding.
+    As in the paper, importance is measured on the probability of the correct class, and attention
+    is that of the CLS embedding.
 
     Args:
         number: The table: 1, 2 or 3.
         explainer: The model, a classifier.
-        sentences: Texts, each with its right class by name or index.
-        reference: What attention is compared with, of `attnflow.importance.REFERENCES`. None is
+        sentences: Texts, each with its correct class by name or index.
+        reference: What attention is compared with, of `attnflow.importance.REFERENCES`. None means
             blank-out for Table 1, and the norm of the input gradient for Tables 2 and 3: the sum
-            that the paper takes is 0 up to rounding in models with layer normalisation.
-        layers: The layers. None takes the paper's where the model has as many layers as the
-            paper's, and all otherwise.
+            that the paper uses is 0 up to rounding in models with layer normalisation.
+        layers: The layers. None means the paper's if the model has as many layers as the paper's,
+            and all otherwise.
         data: Where the sentences are from, in words.
-        baselines: Whether to add correlations of what knows nothing of the model.
-        samples: How often to draw for confidence intervals.
-        seed: Where random numbers start.
-        store: A file that keeps what is done, so that a run can be resumed.
-        progress: Called as `attnflow.evaluate.evaluate` says.
+        baselines: Whether to add the correlations of baselines that do not know the model.
+        samples: How many bootstrap samples to draw for confidence intervals.
+        seed: The seed of the samples.
+        store: A file to keep finished sentences in, from which a run is resumed.
+        progress: Called as described in `attnflow.evaluate.evaluate`.
 
     Returns:
         The table.
@@ -479,14 +455,13 @@ def make_table(
         reference = _INSTEAD.get(setting.reference, setting.reference)
     elif reference not in _REFERENCES:
         raise OptionError(f"reference is {reference!r}; expected {', '.join(_REFERENCES)}")
-    setting = setting._replace(reference=reference)
     if explainer.task != "classification":
         raise OptionError(
-            f"table {number} needs a classifier, and {explainer.name} is a model for "
+            f"table {number} needs a classifier, but {explainer.name} is a model for "
             f"{explainer.task}"
         )
     if not sentences:
-        raise OptionError("there are no sentences; expected one or more")
+        raise OptionError("sentences is empty; expected one or more")
     known = {str(name) for name in explainer.model.config.id2label.values()}
     for text, label in sentences:
         if isinstance(label, str) and label not in known:
@@ -495,16 +470,16 @@ def make_table(
                 f"{_short(explainer.name)} are {', '.join(sorted(known))}"
             )
     depth = getattr(explainer.model.config, "num_hidden_layers", None)
-    if layers is None:
-        layers = setting.layers if depth == setting.depth else None
+    if layers is None and depth == setting.depth:
+        layers = setting.layers
     evaluation = evaluate(
         explainer,
         [text for text, _ in sentences],
         methods=METHODS,
-        references=(setting.reference,),
+        references=(reference,),
         layers=layers,
         targets=[label for _, label in sentences],
-        # On a bidirectional model this is what "auto" means, and the paper has nothing else.
+        # For a bidirectional model "auto" means this, and the paper has no other models.
         receptive_field=False,
         baselines=baselines,
         samples=samples,
@@ -513,28 +488,15 @@ def make_table(
         progress=progress,
     )
     labels = {i: label for i, (_, label) in enumerate(sentences, 1)}
-    return Table(setting, evaluation, labels, data, depth if isinstance(depth, int) else None)
+    return Replication(setting._replace(reference=reference), evaluation, labels, data, depth)
 
 
-def _spread(mean: float | None, std: float | None) -> str:
-    if mean is None or mean != mean:
-        return "\u2013"
-    return _digits(mean) + ("" if std is None or std != std else f" \u00b1 {_digits(std)}")
-
-
-def _interval(ends: Sequence[float | None] | None) -> str:
-    known = [end for end in ends or () if end is not None and end == end]
-    if len(known) != 2:
-        return ""
-    # Without its zeros, an interval is no wider than a mean and its deviation.
-    return " to ".join(_digits(end).replace("0.", ".", 1) for end in known)
-
-
-def _digits(number: float) -> str:
-    # A zero has no sign to a reader.
-    return f"{round(number, 2) + 0.0:.2f}"
+def _interval(ends: Sequence[float] | None) -> str:
+    known = [end for end in ends or () if end == end]
+    # Without the zeros before the points, an interval is as narrow as a mean and its deviation.
+    return " to ".join(digits(end).replace("0.", ".", 1) for end in known)
 
 
 def _short(name: str) -> str:
-    """Return the last folder of a path, which says which model it is."""
+    """Return the last folder of a path, which tells which model it is."""
     return name.replace("\\", "/").rstrip("/").split("/")[-1] or name
