@@ -1,7 +1,7 @@
 """Record what attnflow computes, so that a change of its code can be compared with what was.
 
-    python tests/golden/record.py --output golden.json.gz
-    python tests/golden/record.py --compare golden.json.gz
+    python -m tests.golden.record --output golden.json.gz
+    python -m tests.golden.record --compare golden.json.gz
 
 The first command records; the second records anew and prints every difference. With `--exhaustive`
 every combination of options goes through every kind of model. Only public names are used, in the
@@ -36,8 +36,10 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-from differences import Difference, Tolerance, differences
-from tiny_models import (
+
+import attnflow
+from tests.golden.differences import Difference, Tolerance, differences
+from tests.golden.tiny_models import (
     BYTES_TEXT,
     KINDS,
     PAIRS,
@@ -48,8 +50,6 @@ from tiny_models import (
     noise,
     photo,
 )
-
-import attnflow
 
 METHODS = ("raw", "rollout", "flow")
 EDGES = ("attention", "gradient", "effective", "value_norm")
@@ -493,7 +493,11 @@ def layer_scores(_: Scope) -> Iterator[tuple[str, Any]]:
         for edges in EDGES:
 
             def compute(model: Any = model, edges: str = edges) -> Any:
-                found = model.layer_scores(TEXTS[0], edges=edges, receptive_field=(False, True))
+                name = "receptive_fields"
+                if name not in inspect.signature(model.layer_scores).parameters:
+                    name = "receptive_field"  # before options were in one table
+                found = model.layer_scores(TEXTS[0], edges=edges, **{name: (False, True)})
+                found = found[0] if isinstance(found, list) else found
                 scores = {f"{method}/{kind}": rows for (method, kind), rows in found.scores.items()}
                 return {**found._asdict(), "scores": scores}
 

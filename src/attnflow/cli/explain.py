@@ -14,6 +14,7 @@ from attnflow.explanation import Explanation
 from attnflow.formats import check_path, endings
 from attnflow.io.progress import track
 from attnflow.io.records import read_records
+from attnflow.options import OPTIONS
 
 if TYPE_CHECKING:
     from attnflow.dataset import TextAttention
@@ -141,8 +142,10 @@ def _explain_stored(args: argparse.Namespace) -> int:
         raise OptionError(
             f"{args.text[0]!r} is a text, which needs a model; --attentions explains what is stored"
         )
-    for name, reason in _NEEDS_MODEL.items():
-        if getattr(args, name) not in (None, False, "auto"):
+    chosen = options.given_options(args)
+    reasons = _NEEDS_MODEL | {option.name: option.needs_model for option in OPTIONS}
+    for name, reason in reasons.items():
+        if reason and getattr(args, name, None) not in (None, False, "auto"):
             raise OptionError(f"--{name.replace('_', '-')} needs a model: {reason}")
     if args.row is not None and args.id is not None:
         raise OptionError("--row and --id each name one row; give one of them")
@@ -150,7 +153,6 @@ def _explain_stored(args: argparse.Namespace) -> int:
     from attnflow.dataset import load_attentions
 
     stored = load_attentions(args.attentions, args.tokens and _read_tokens(args.tokens))
-    chosen = options.given_options(args)
     if args.row is not None:
         texts: Sequence[TextAttention] = [stored.row(args.row)]
     elif args.id is not None:
