@@ -33,7 +33,7 @@ def main() -> None:
     """Explain the sentence and draw the picture."""
     explainer = Explainer.from_pretrained(checkpoint())
     explanation = explainer.explain(SENTENCE, keep_heads=True)
-    # Where the model lies on this machine is nobody's business.
+    # Where the model is stored on this machine is not part of the picture.
     named = {**explanation.to_dict(trace=True), "model": "verb_number/checkpoint"}
     Explanation.from_dict(named).save(HERE / "keys.json")
     found = [explainer.explain(SENTENCE, method=method, layer=layer) for method, layer in PANELS]

@@ -231,7 +231,7 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
                 finished.notify_one();
             });
         } catch (const std::system_error&) {
-            break;  // no more threads to be had: the answer is the same with fewer
+            break;  // no more threads available: the answer is the same with fewer
         }
         ++running;
     }

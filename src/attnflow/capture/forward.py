@@ -90,7 +90,7 @@ def capture(
         The attention of each layer, and the model's outputs.
 
     Raises:
-        AttentionError: If the model's attention is not to be had, or is not that of one stack of
+        AttentionError: If the model's attention cannot be captured, or is not that of one stack of
             layers over the same tokens.
         OptionError: If an argument is not valid, or no gradient comes from `score`.
 
@@ -154,7 +154,7 @@ def _capture_edges(
         recording.check_done()
     if not recording.layers:
         raise AttentionError(
-            f"edges={edges!r} is not to be had of {name}: none of its layers calls the attention "
+            f"edges={edges!r} is not supported for {name}: none of its layers calls the attention "
             "interface of transformers, or multiplies weights that pass a dropout by the output of "
             "a linear layer, which is where values are read; edges='attention' works"
         )
@@ -216,7 +216,7 @@ def _run_with_output(
     attentions = getattr(outputs, "attentions", None)
     if not attentions or any(weights is None for weights in attentions):
         raise AttentionError(
-            f"the attention of {type(model).__name__} is not to be had: none of its layers calls "
+            f"the attention of {type(model).__name__} cannot be captured: none of its layers calls "
             "the attention interface of transformers, and with output_attentions=True and eager "
             "attention it returns no weights; it has none, as a state-space model, or computes "
             'them in a kernel of its own: load it with attn_implementation="eager", or use '

@@ -86,8 +86,9 @@ def capture_pair(
         The attention of each layer, and the model's outputs.
 
     Raises:
-        AttentionError: If the model is no encoder-decoder, or its attention is not to be had or not
-            that of layers with one self-attention, followed in the decoder by one cross-attention.
+        AttentionError: If the model is not an encoder-decoder, or its attention cannot be captured,
+            or its layers are not one self-attention each, followed in the decoder by one
+            cross-attention.
         OptionError: If an argument is not valid, or no gradient comes from `score`.
 
     Example:
@@ -186,7 +187,7 @@ class _PairRecording:
         Raises:
             AttentionError: If the module is in no layer of the encoder or decoder, the shape is not
                 that of attention among all the positions, or the edges of the attention before it
-                are not to be had.
+                cannot be captured.
             OptionError: If `heads` is the index of a head that there is not.
         """
         layer = self._layers.get(module)
@@ -245,7 +246,7 @@ class _PairRecording:
 
     def _missing(self, part: str) -> AttentionError:
         return AttentionError(
-            f"the attention of {self._model} is not to be had: no layer of its {part} calls the "
+            f"the attention of {self._model} cannot be captured: no layer of its {part} calls the "
             "attention interface of transformers; use another model, such as T5, BART, Marian or "
             "Whisper"
         )
@@ -281,10 +282,10 @@ def _parts(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
         raise OptionError(f"model must be a model of transformers, got {type(model).__name__}")
     name = type(model).__name__
     if not is_encoder_decoder(model):
-        raise AttentionError(f"{name} is no encoder-decoder; use attnflow.capture.capture")
+        raise AttentionError(f"{name} is not an encoder-decoder; use attnflow.capture.capture")
     if not takes_part(model):
         raise AttentionError(
-            f"the attention of {name} is not to be had: it does not take part in the attention "
+            f"the attention of {name} cannot be captured: it does not use the attention "
             "interface of transformers; use another model, such as T5, BART, Marian or Whisper"
         )
     encoder: torch.nn.Module = model.get_encoder()

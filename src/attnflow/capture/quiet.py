@@ -11,7 +11,7 @@ __all__ = ["quiet"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' advice off the screen, and its loading bars where nobody watches."""
+    """Silence transformers' advice, and its loading bars where there is no terminal."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if not sys.stderr.isatty():

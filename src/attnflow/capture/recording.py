@@ -20,7 +20,7 @@ class Recording:
         tokens: The number of tokens that each layer must have, or None to go by the first layer.
         heads: The head fusion, the index of a head, or None to keep all heads.
         gradients: Whether to keep the weights as they are, with the graph that made them, so that
-            gradients can be had. Nothing is fused then.
+            gradients can be computed. Nothing is fused then.
 
     Attributes:
         gradients: The same.

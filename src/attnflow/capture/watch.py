@@ -141,7 +141,7 @@ class EdgeRecording(Recording):
             "added to the residual"
         )
         raise AttentionError(
-            f"edges={self._edges!r} is not to be had of layer {len(self.layers) + 1} of "
+            f"edges={self._edges!r} is not supported for layer {len(self.layers) + 1} of "
             f"{self._model}: {missing}; edges='attention' works"
         )
 

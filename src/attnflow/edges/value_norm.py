@@ -22,7 +22,8 @@ def value_norms(
     The edge from position k to position m weighs ``||sum_h W[h][k, m] v_h[m] O_h||``: the norm of
     the vector that k gets from m through all heads. Rows are divided by their sums. The residual's
     share of position k is ``||x_k|| / (||x_k|| + the sum of row k)``, where x_k is the vector that
-    the attention's output is added to. The bias of the output projection is nobody's and left out.
+    the attention's output is added to. The bias of the output projection is not attributed to any
+    position, and left out.
 
     A row of zeros becomes one that is all on the position itself, or, where the positions attended
     to are others, stays as it is.

@@ -111,7 +111,7 @@ def measure(
 
     Returns:
         What JSON can hold: the text's "tokens" (how many), "position", "target" and "prediction";
-        "related", whether scores are related to uniform attention where nobody says; "layers";
+        "related", whether scores are divided by those of uniform attention by default; "layers";
         "correlations" as lists in lists, in the order of edges, methods, receptive fields, sinks
         kept and dropped, references, special tokens kept and left out, layers; and
         "baselines" in the order of baselines, sinks, references and special tokens. None where a

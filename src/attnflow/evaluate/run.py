@@ -145,7 +145,7 @@ def evaluate(
         OptionError: If an option is not valid for this model, or the store is of another
             evaluation.
         TextError: If none of the texts can be evaluated.
-        ModelError: If the model's attention is not to be had.
+        ModelError: If the model's attention cannot be captured.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
