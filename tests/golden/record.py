@@ -1,7 +1,7 @@
 """Record what attnflow computes, so that a change of its code can be compared with what was.
 
-    python tests/golden/record.py --output golden.json.gz
-    python tests/golden/record.py --compare golden.json.gz
+    python -m tests.golden.record --output golden.json.gz
+    python -m tests.golden.record --compare golden.json.gz
 
 The first command records; the second records anew and prints every difference. With `--exhaustive`
 every combination of options goes through every kind of model. Only public names are used, in the
@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from fnmatch import fnmatch
@@ -36,8 +37,10 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-from differences import Difference, Tolerance, differences
-from tiny_models import (
+
+import attnflow
+from tests.golden.differences import Difference, Tolerance, differences
+from tests.golden.tiny_models import (
     BYTES_TEXT,
     KINDS,
     PAIRS,
@@ -48,8 +51,6 @@ from tiny_models import (
     noise,
     photo,
 )
-
-import attnflow
 
 METHODS = ("raw", "rollout", "flow")
 EDGES = ("attention", "gradient", "effective", "value_norm")
@@ -779,6 +780,7 @@ def main() -> int:
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     total = 0
+    new: Counter[str] = Counter()
     for name in wanted(scope, args.only):
         start = time.perf_counter()
         try:
@@ -796,17 +798,21 @@ def main() -> int:
             print(f"{name}: not in {args.compare}")
             continue
         found = compare(name, old["results"][name], results[name])
-        total += len(found)
-        for difference in found[: args.most]:
+        new.update(f"{name}/.../{item.path.split('/')[-1]}" for item in found if item.added)
+        changed = [difference for difference in found if not difference.added]
+        total += len(changed)
+        for difference in changed[: args.most]:
             print(difference)
-        if len(found) > args.most:
-            print(f"{name}: {len(found) - args.most} more")
+        if len(changed) > args.most:
+            print(f"{name}: {len(changed) - args.most} more")
     for name in old.get("results", {}):
         if name not in results and fnmatch(name, args.only):
             print(f"{name}: not compared")
     if args.output is not None:
         save(args.output, {"exhaustive": scope.exhaustive, "results": results})
     if args.compare is not None:
+        for path, times in new.items():
+            print(f"{path}: new in {times} results")
         print(f"{total} differences")
     return int(total > 0)
 

@@ -3,14 +3,15 @@
 `record.py` says what is recorded. After a change of behaviour that is intended, record it again and
 say in the commit what changed:
 
-    python tests/golden/record.py --output tests/golden/golden.json.gz --data numpred.val
+    python -m tests.golden.record --output tests/golden/golden.json.gz --data numpred.val
 """
 
 from pathlib import Path
 
 import pytest
-from differences import Tolerance, differences
-from record import SECTIONS, Scope, compare, data_file, load, record, wanted
+
+from tests.golden.differences import Tolerance, differences
+from tests.golden.record import SECTIONS, Scope, compare, data_file, load, record, wanted
 
 GOLDEN = load(Path(__file__).parent / "golden.json.gz")["results"]
 
