@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from fnmatch import fnmatch
@@ -783,6 +784,7 @@ def main() -> int:
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     total = 0
+    new: Counter[str] = Counter()
     for name in wanted(scope, args.only):
         start = time.perf_counter()
         try:
@@ -800,17 +802,21 @@ def main() -> int:
             print(f"{name}: not in {args.compare}")
             continue
         found = compare(name, old["results"][name], results[name])
-        total += len(found)
-        for difference in found[: args.most]:
+        new.update(f"{name}/.../{item.path.split('/')[-1]}" for item in found if item.added)
+        changed = [difference for difference in found if not difference.added]
+        total += len(changed)
+        for difference in changed[: args.most]:
             print(difference)
-        if len(found) > args.most:
-            print(f"{name}: {len(found) - args.most} more")
+        if len(changed) > args.most:
+            print(f"{name}: {len(changed) - args.most} more")
     for name in old.get("results", {}):
         if name not in results and fnmatch(name, args.only):
             print(f"{name}: not compared")
     if args.output is not None:
         save(args.output, {"exhaustive": scope.exhaustive, "results": results})
     if args.compare is not None:
+        for path, times in new.items():
+            print(f"{path}: new in {times} results")
         print(f"{total} differences")
     return int(total > 0)
 
