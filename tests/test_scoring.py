@@ -101,11 +101,24 @@ def test_scores_are_those_of_the_methods():
     np.testing.assert_array_equal(
         scorer.scores("rollout", [2]), attention_rollout(graph, positions=[2])
     )
-    np.testing.assert_array_equal(scorer.scores("flow", [2]), attention_flow(graph, positions=[2]))
+    flows = attention_flow(graph, positions=[2])
+    np.testing.assert_allclose(scorer.scores("flow", [2]), flows, rtol=0, atol=2.0**-41)
     [scored] = scorer.score(Options(method="flow"), 2, [2])
     flow = attention_flow(graph, layers=[2], positions=[2])[0, 0]
     bound = np.minimum(graph.capacities[1, 2].sum(), graph.capacities[0].sum(axis=0))
     assert scored.saturation == np.mean(np.abs(flow - bound) < 1e-13)
+
+
+def test_tokens_that_are_alike_have_equal_flows():
+    # Thirds are not multiples of a unit: one of three edges carries a unit more.
+    graph = AttentionGraph(np.full((2, 3, 3), 1 / 3), residual=0.0)
+    assert len(set(graph.units[0, 0])) == 2
+    assert len(set(Scorer(graph).scores("flow", [0])[-1, 0])) == 1
+    [scored] = Batch([layer[None] for layer in graph.attention], [3], residual=0.0).score(
+        Options(method="flow"), 2, [0]
+    )
+    assert len(set(scored.scores[0])) == 1
+    assert scored.saturation == 1.0
 
 
 def test_a_receptive_field_is_the_ratio_to_uniform_attention_over_the_mask():

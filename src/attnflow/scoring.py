@@ -31,6 +31,7 @@ __all__ = [
     "finish",
     "gradient_rows",
     "mask_of",
+    "settled",
     "shares",
 ]
 
@@ -180,7 +181,7 @@ class Scorer:
         saturation: list[float | None] = [None] * len(positions)
         if options.method == "flow":
             bound = flow_bound(self.graph, positions)[self._steps[layer - 1][-1] - 1]
-            saturation = [float(row.mean()) for row in plain[layer - 1] == bound]
+            saturation = [float(row.mean()) for row in plain[layer - 1] == settled(bound)]
         scores = self._related(plain, options.method, positions, relative)
         found = []
         for i, position in enumerate(positions):
@@ -529,6 +530,20 @@ def gradient_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
+def settled(flow: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round flows to multiples of 2**-40, about 1e-12.
+
+    Flow is exact in units of 2**-50, but a row of equal weights is not one of equal units: some get
+    one more than others, so that the row has the right sum. Ranks would tell such weights apart.
+
+    Example:
+        >>> bool(np.ptp(settled(np.array([0.25, 0.25 + 2.0**-50]))) == 0)
+        True
+    """
+    result: NDArray[np.float64] = np.rint(flow * 2.0**40) * 2.0**-40
+    return result
+
+
 def mask_of(graph: AttentionGraph) -> NDArray[np.bool_]:
     """Return the offsets that any position of a layer attends over, of shape (L, 2 n - 1).
 
@@ -576,7 +591,7 @@ def _graph_scores(
             [np.mean([graph.attention[i - 1, rows] for i in step], axis=0) for step in steps]
         )
     if method == "flow":
-        return attention_flow(graph, layers=tops, positions=rows, num_threads=num_threads)
+        return settled(attention_flow(graph, layers=tops, positions=rows, num_threads=num_threads))
     rollout = attention_rollout(graph, positions=rows)
     return rollout if len(tops) == graph.layers else rollout[[top - 1 for top in tops]]
 
@@ -623,4 +638,5 @@ def _flow(units: list[NDArray[np.int64]], position: int) -> tuple[NDArray[np.flo
     # One thread: there are as many texts at work as there are CPUs to use.
     flow = solve_units(stack, top, np.array([position]), tokens, 1)[0, 0]
     bound = np.minimum(stack[-1][position].sum(), stack[0].sum(axis=0))
-    return flow * UNIT, float((flow == bound).mean())
+    found = settled(flow * UNIT)
+    return found, float((found == settled(bound * UNIT)).mean())

@@ -37,6 +37,8 @@ class Resumable(ABC):
         DataError: If the store is damaged.
     """
 
+    total: int
+
     def __init__(
         self,
         explainer: Explainer | None,
@@ -76,6 +78,17 @@ class Resumable(ABC):
         # The workers end with the context, even if an error keeps this generator alive.
         self._open.callback(running.close)
         return running
+
+    def measure_all(self, progress: Callable[[int, int], object] | None = None) -> None:
+        """Measure everything that is missing.
+
+        Args:
+            progress: Called with how many texts are done and how many there are.
+        """
+        tell = progress or (lambda done, total: None)
+        tell(self.done, self.total)
+        for done in self:
+            tell(done, self.total)
 
     @property
     def done(self) -> int:

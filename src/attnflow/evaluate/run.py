@@ -160,44 +160,11 @@ def evaluate(
         >>> evaluation.skipped
         (Skipped(number=3, reason='the text is empty; there is nothing to explain'),)
     """
-    with Run(
-        explainer,
-        texts,
-        methods=methods,
-        edges=edges,
-        references=references,
-        layers=layers,
-        targets=targets,
-        position=position,
-        heads=heads,
-        residual=residual,
-        receptive_field=receptive_field,
-        drop_sink=drop_sink,
-        baselines=baselines,
-        frequencies=frequencies,
-        faithfulness=faithfulness,
-        removal=removal,
-        replacement=replacement,
-        batch_size=batch_size,
-        truncate=truncate,
-        max_new_tokens=max_new_tokens,
-        samples=samples,
-        permutations=permutations,
-        level=level,
-        seed=seed,
-        numbers=numbers,
-        skipped=skipped,
-        store=store,
-        engine=engine,
-        workers=workers,
-        address=address,
-        device=device,
-    ) as run:
-        if progress is not None:
-            progress(run.done, run.total)
-        for done in run:
-            if progress is not None:
-                progress(done, run.total)
+    options = dict(locals())
+    for name in ("explainer", "texts", "progress"):
+        del options[name]
+    with Run(explainer, texts, **options) as run:
+        run.measure_all(progress)
         return run.result()
 
 

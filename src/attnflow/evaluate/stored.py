@@ -141,30 +141,11 @@ def evaluate_stored(
         >>> [row["measure"] for row in statistics.summary()][:3]
         ['entropy', 'evenness', 'top_share']
     """
-    with StoredRun(
-        folder,
-        explainer,
-        references=references,
-        baselines=baselines,
-        frequencies=frequencies,
-        replacement=replacement,
-        batch_size=batch_size,
-        limit=limit,
-        samples=samples,
-        permutations=permutations,
-        level=level,
-        seed=seed,
-        store=store,
-        engine=engine,
-        workers=workers,
-        address=address,
-        device=device,
-    ) as run:
-        if progress is not None:
-            progress(run.done, run.total)
-        for done in run:
-            if progress is not None:
-                progress(done, run.total)
+    options = dict(locals())
+    for name in ("folder", "explainer", "progress"):
+        del options[name]
+    with StoredRun(folder, explainer, **options) as run:
+        run.measure_all(progress)
         return run.result()
 
 

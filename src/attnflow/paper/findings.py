@@ -15,6 +15,7 @@ from attnflow.flow import attention_flow, flow_bound, head_flow
 from attnflow.graph import AttentionGraph
 from attnflow.paper.result import METHODS, Result, digits, summarize
 from attnflow.rollout import attention_rollout, head_rollout
+from attnflow.scoring import settled
 from attnflow.view import theme
 from attnflow.view.figures import correlation_over_layers
 from attnflow.view.tables import Report, Table
@@ -135,11 +136,11 @@ def heads(
                 above = attention, layer + 1, head
                 scores[0, layer, head] = attention[layer, head, position]
                 scores[1, layer, head] = head_rollout(*above, positions=[position])[0]
-                scores[2, layer, head] = head_flow(*above, positions=[position])[0]
+                scores[2, layer, head] = settled(head_flow(*above, positions=[position])[0])
         fused = AttentionGraph(attention)
         scores[0, :, -1] = fused.attention[:, position]
         scores[1, :, -1] = attention_rollout(fused, positions=[position])[:, 0]
-        scores[2, :, -1] = attention_flow(fused, positions=[position])[:, 0]
+        scores[2, :, -1] = settled(attention_flow(fused, positions=[position])[:, 0])
         found: NDArray[np.float64] = spearman(scores, reference)
         return found
 

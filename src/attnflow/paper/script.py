@@ -28,6 +28,7 @@ from attnflow.paper.result import METHODS, Result, spread, summarize
 from attnflow.paper.tables import TABLES
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout
+from attnflow.scoring import settled, shares
 from attnflow.view.figures import correlation_over_layers
 from attnflow.view.tables import Report, Table
 
@@ -181,7 +182,7 @@ def _agreement(
 ) -> NDArray[np.float64]:
     """Return the correlations: variants, references, methods, layers."""
     every = np.stack(
-        [raw_attention(graph), attention_rollout(graph), attention_flow(graph, normalize=True)]
+        [raw_attention(graph), attention_rollout(graph), shares(settled(attention_flow(graph)))]
     )
     result = np.empty((len(VARIANTS), len(REFERENCES), *every.shape[:2]))
     for variant, scores in enumerate((every.max(axis=2), every[:, :, 0])):
