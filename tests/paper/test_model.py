@@ -19,9 +19,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from attnflow import Explainer
 from attnflow.capture import capture
 from attnflow.errors import DataError, ModelError, OptionError
+from attnflow.models.verb_number import checkpoint
 from attnflow.models.verb_number.model import VerbNumberConfig, VerbNumberForSequenceClassification
 from attnflow.models.verb_number.tokenizer import build_tokenizer
-from attnflow.paper import Agreement, checkpoint
+from attnflow.paper import Agreement
 from attnflow.paper.accuracy import accuracy
 from attnflow.paper.corpus import batches, encode, padded
 from attnflow.paper.train import Recipe, Reserved, _embed_by_spelling, _stem, train

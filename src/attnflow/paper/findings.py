@@ -151,7 +151,7 @@ def heads(
     chances = sign_flip_test(differences, permutations=permutations, seed=seed)
     means = summarize(values, samples=samples, seed=seed)
     more = summarize(differences, samples=samples, seed=seed)
-    found: dict[str, Any] = {"fused": {}, "count": len(texts)}
+    found: dict[str, Any] = {}
     for place, method in enumerate(METHODS):
         corrected = holm(chances[place])
         found[method] = [
@@ -166,8 +166,8 @@ def heads(
             ]
             for layer, row in enumerate(more[place])
         ]
-        found["fused"][method] = [row[-1] for row in means[place]]
-    return found
+    fused = {method: [row[-1] for row in of] for method, of in zip(METHODS, means, strict=True)}
+    return {**found, "fused": fused, "count": len(texts)}
 
 
 def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress) -> Result:
