@@ -16,6 +16,7 @@ from pathlib import Path
 
 import attnflow
 from attnflow import OptionError
+from attnflow.io.journal import difference
 from benchmarks.tables import Record
 
 FORMAT = 2
@@ -160,12 +161,12 @@ def resumed(started: Record, path: Path) -> Record:
         {**results["options"], **results["machine"], **results["versions"]}
         for results in (document, started)
     )
-    for name in sorted(then.keys() | now.keys()):
-        if then.get(name) != now.get(name):
-            raise OptionError(
-                f"--resume: {name} was {then.get(name)!r} in {path} and is now {now.get(name)!r}; "
-                "start a new run without --resume"
-            )
+    different = difference({"options": then}, {"options": now})
+    if different:
+        raise OptionError(
+            f"--resume: {path} belongs to another run: {different}; start a new run without "
+            "--resume"
+        )
     return document
 
 

@@ -299,12 +299,12 @@ def test_resume_refuses_a_run_with_other_options_or_another_machine(monkeypatch,
     arguments = [*TINY, "--output", str(output), "--resume"]
     assert main(arguments) == 0  # nothing is saved yet, so this is a new run
     assert main([*arguments, "--seed", "5"]) == 1
-    assert "seed was 0" in capsys.readouterr().err
+    assert "seed is 0" in capsys.readouterr().err
     document = json.loads(output.read_text())
     document["machine"]["cpu"] = "abacus"
     output.write_text(json.dumps(document))
     assert main(arguments) == 1
-    assert "cpu was 'abacus'" in capsys.readouterr().err
+    assert "cpu is 'abacus'" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_a_solver_starts_leaves_nothing_behind(monkeypatch):

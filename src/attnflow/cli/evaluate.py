@@ -101,8 +101,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--format",
         choices=(*FORMATS, "agreement"),
         default="auto",
-        help="one text a line, a table with a header, JSON lines, or Linzen et al.'s verb-number "
-        "data (default: auto, by the file's ending and first line)",
+        help="one text a line, a table with a header, JSON lines, Parquet, or verb-number data of "
+        "Linzen et al. (default: auto, by the ending of the name and the first line)",
     )
     data.add_argument("--text-column", metavar="C", help="the column, or JSON field, of the texts")
     data.add_argument(
