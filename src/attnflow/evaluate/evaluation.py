@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import formats
+from attnflow.checks import choice
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.evaluate.significance import Means, holm, tested
 from attnflow.explanation import Prediction
@@ -296,8 +297,7 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
-        if over not in COMPARISONS:
-            raise OptionError(f"over is {over!r}; expected {', '.join(COMPARISONS)}")
+        over = choice(over, "over", COMPARISONS)
         column = self._column(reference, special_tokens, drop_sink)
         key = ("compare", over, column)
         if key not in self._cache:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer, number, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
@@ -196,12 +197,9 @@ def attention_graph(
         raise OptionError(f"there are {len(tokens)} tokens, but weights has shape {array.shape}")
     if edges is None:
         edges = MOST_EDGES if count <= RESIDUALS_SEEN else EDGES_OF_MANY * layers
-    if isinstance(edges, bool) or not isinstance(edges, int) or edges < 1:
-        raise OptionError(f"edges is {edges!r}; expected an integer of 1 or more")
-    if position is not None and not (
-        isinstance(position, int | np.integer) and -count <= position < count
-    ):
-        raise OptionError(f"position is {position!r}; expected an index of the {count} tokens")
+    edges = integer(edges, "edges", least=1)
+    if position is not None:
+        position = resolve_index(position, count, "position", "tokens")
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.45 * count + 1.0, 3.2, 13.0),
@@ -209,7 +207,7 @@ def attention_graph(
     )
     drawn = np.nan_to_num(np.array(array, dtype=np.float64))
     if position is not None:
-        drawn = np.sqrt(traced(drawn, int(position) % count))
+        drawn = np.sqrt(traced(drawn, position))
     straight = np.eye(count, dtype=bool) & (count > RESIDUALS_SEEN)
     top = float(drawn.max(initial=0.0, where=~straight))
     if top > 0:
@@ -265,7 +263,7 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     figure, ax = theme.axes_of(ax, *size)
     colour = theme.style_of(explanation.method).colour
     colours = [colour if usual else theme.FAINT for usual in ordinary]
-    names = [theme.label(name) for name in labels(explanation)]
+    names = [theme.label(name) for name in labels(explanation.pieces)]
     numbers = [format_score(float(score), max(top, -float(scores.min()))) for score in scores]
     clipped = np.clip(scores, lowest, limit)
     beyond = scores > limit
@@ -473,8 +471,7 @@ def image_overlay(
     """
     if explanation.grid is None:
         raise OptionError("this is the explanation of a text; expected one of an image")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-        raise OptionError(f"alpha is {alpha!r}; expected a number from 0 to 1")
+    alpha = number(alpha, "alpha", least=0, most=1)
     grey = _grey(image)
     values = explanation.map(grey.shape)
     ratio = grey.shape[0] / grey.shape[1]
