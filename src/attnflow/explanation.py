@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attnflow import fields, formats
 from attnflow.correlation import spearman
-from attnflow.errors import MissingExtraError, OptionError
+from attnflow.errors import OptionError
 from attnflow.options import METHODS
 from attnflow.resample import INTERPOLATIONS, Area, resampled
 from attnflow.tokens import Tokens, summed
@@ -549,19 +549,7 @@ class Explanation(fields.Frozen):
         Raises:
             MissingExtraError: If pandas is not installed.
         """
-        # Through importlib, so that pandas is not needed to check the types.
-        import importlib
-
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise MissingExtraError(
-                "to_dataframe needs pandas, which cannot be found; run: pip install pandas"
-            ) from error
-        columns = self.columns()
-        for name in ("start", "end"):
-            columns[name] = pandas.array(columns[name], dtype="Int64")
-        return pandas.DataFrame(columns)
+        return formats.render(self, "dataframe")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explanation to a file. A failure leaves no partial file.

@@ -142,7 +142,7 @@ def test_both_sides_are_one_text_and_every_token_has_its_place_in_it(explainer):
     # The arrow is where the target starts.
     assert [word.strip() for word in shown] == ["the", "house", "→", "das", "haus"]
     assert explanation.tokens == ("the", "house", "</s>", "<pad>", "das", "haus")
-    drawn = "".join(piece.text for piece in pieces(explanation))
+    drawn = "".join(piece.text for piece in pieces(explanation.pieces))
     assert drawn.split() == ["the", "house", "</s>", "→", "das", "haus"]
     plain = explainer.explain(("the house", "das haus"), method="rollout", special_tokens=False)
     assert plain.tokens == ("the", "house", "das", "haus")

@@ -34,7 +34,7 @@ HOSTILE = (
 WORDS = ("The", "keys", "to", "the", "old", "cabinet")
 OPTIONS = {
     "method": "rollout", "layer": -1, "position": "auto", "edges": "attention", "target": None,
-    "heads": "mean", "residual": 0.5, "receptive_field": "auto", "words": False,
+    "heads": "mean", "residual": 0.5, "receptive_field": "auto", "units": "tokens",
     "special_tokens": True, "drop_sink": False, "truncate": False, "keep_heads": False,
 }  # fmt: skip
 

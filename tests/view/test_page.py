@@ -275,7 +275,7 @@ def test_a_causal_model_is_measured_against_uniform_attention(show):
     np.testing.assert_allclose(found[:4, 1:].T, ratios, rtol=6e-3)
     assert (found[4] == 0).all()
     assert shown.page.locator(".unseen-token").inner_text() == "cabinet"
-    assert "prefers nothing" in shown.page.locator(".finding").inner_text()
+    assert "uniform attention" in shown.page.locator(".finding").inner_text()
 
 
 def test_without_a_trace_the_page_shows_what_there_is(show):

@@ -339,7 +339,7 @@ def joined(shown):
 def test_the_text_is_shown_with_its_own_spacing():
     text = "  two  spaces,\n\ttab \u00a0 end "
     spans = [(2, 5), (6, 13), (13, 14), (16, 19), (20, 26)]
-    shown = pieces(explained(text, spans))
+    shown = pieces(explained(text, spans).pieces)
     assert joined(shown) == text
     assert [piece.text for piece in shown if piece.tokens] == ["two", "spaces", ",", "tab", "end"]
 
@@ -348,13 +348,13 @@ def test_special_tokens_stand_around_the_text_and_in_it():
     explanation = explained(
         "ab cd", [None, None, (0, 2), None, (3, 5), None], tokens=list("<[a|c>")
     )
-    assert joined(pieces(explanation)) == "< [ ab | cd >"
+    assert joined(pieces(explanation.pieces)) == "< [ ab | cd >"
 
 
 def test_tokens_that_share_a_character_are_shown_once():
     # The parts of an emoji, then a letter and its accent apart
     explanation = explained("😀e\u0301!", [(0, 1), (0, 1), (0, 1), (1, 2), (2, 3), (3, 4)])
-    assert pieces(explanation) == [
+    assert pieces(explanation.pieces) == [
         Piece("😀", (0, 1, 2)),
         Piece("e\u0301", (3, 4)),
         Piece("!", (5,)),
@@ -363,7 +363,7 @@ def test_tokens_that_share_a_character_are_shown_once():
 
 def test_text_that_no_token_covers_is_shown_before_the_last_special_token():
     explanation = explained("cut short here", [(0, 3), None], tokens=["cut", "</s>"])
-    assert joined(pieces(explanation)) == "cut short here </s>"
+    assert joined(pieces(explanation.pieces)) == "cut short here </s>"
 
 
 @st.composite
@@ -389,7 +389,7 @@ def any_explanation(draw):
 
 @given(any_explanation())
 def test_every_token_and_every_character_is_shown_once(explanation):
-    shown = pieces(explanation)
+    shown = pieces(explanation.pieces)
     tokens = [token for piece in shown for token in piece.tokens]
     nameless = [i for i, token in enumerate(explanation.tokens) if not token]
     assert len(tokens) == len(set(tokens))
@@ -492,7 +492,7 @@ def test_a_token_of_whitespace_can_be_seen():
 
 
 def test_tokens_of_the_same_name_are_told_apart():
-    names = labels(explained(" ".join([*"aaba", *"c" * 12])))
+    names = labels(explained(" ".join([*"aaba", *"c" * 12])).pieces)
     assert names[:5] == ["[CLS]", "a (1st)", "a (2nd)", "b", "a (3rd)"]
     assert names[-3:-1] == ["c (11th)", "c (12th)"]
 
@@ -501,7 +501,7 @@ def test_labels_are_what_stands_in_the_text():
     explanation = explained(
         "The keys", [None, (0, 3), (3, 8), (8, 8)], tokens=["<s>", "ĠThe", "Ġkeys", "▁"]
     )
-    assert labels(explanation) == ["<s>", "The", "keys", "▁"]
+    assert labels(explanation.pieces) == ["<s>", "The", "keys", "▁"]
 
 
 def test_scores_have_as_many_digits_as_they_need():

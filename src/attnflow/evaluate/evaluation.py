@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import formats
-from attnflow.errors import MissingExtraError, OptionError
+from attnflow.checks import choice
+from attnflow.errors import OptionError
 from attnflow.evaluate.significance import Means, holm, tested
 from attnflow.explanation import Prediction
 from attnflow.io.files import write_whole
@@ -296,8 +297,7 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
-        if over not in COMPARISONS:
-            raise OptionError(f"over is {over!r}; expected {', '.join(COMPARISONS)}")
+        over = choice(over, "over", COMPARISONS)
         column = self._column(reference, special_tokens, drop_sink)
         key = ("compare", over, column)
         if key not in self._cache:
@@ -535,18 +535,7 @@ class Evaluation:
         Raises:
             MissingExtraError: If pandas is not installed.
         """
-        import importlib
-
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise MissingExtraError(
-                "to_dataframe needs pandas, which is not installed; run: pip install pandas"
-            ) from error
-        frame = pandas.DataFrame(list(self.records(per_text=per_text)))
-        frame["layer"] = frame["layer"].astype("Int64")
-        frame["receptive_field"] = frame["receptive_field"].astype("boolean")
-        return frame
+        return formats.render(self, "dataframe", per_text=per_text)
 
     def to_csv(self, path: str | os.PathLike[str], *, per_text: bool = False) -> None:
         """Write the table of `to_dataframe` to a file. A failure leaves no partial file.

@@ -1,6 +1,5 @@
 """One text, pair of texts or image: how far each method agrees with each reference."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from attnflow.checks import resolve_index
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
 from attnflow.evaluate.baselines import baseline_scores
+from attnflow.formats import without_nan
 from attnflow.models import Explainer
 from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores
@@ -310,10 +310,4 @@ def agreement(
 
 def listed(values: NDArray[np.float64]) -> Any:
     """Return an array as lists that JSON can hold, with None for NaN."""
-    return _without_nan(values.tolist())
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return without_nan(values.tolist())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer, number
 from attnflow.errors import OptionError
 
 __all__ = ["Means", "bootstrap_interval", "holm", "sign_flip_test", "tested"]
@@ -131,10 +132,9 @@ def bootstrap_interval(
         array([0.4 , 0.68])
     """
     numbers = _columns(values)
-    _check_count(samples, "samples", 1)
-    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
-        raise OptionError(f"level is {level!r}; expected a number between 0 and 1")
-    rng = _generator(seed)
+    samples = integer(samples, "samples", least=1)
+    level = number(level, "level", above=0, below=1)
+    rng = np.random.default_rng(integer(seed, "seed", least=0))
     known = ~np.isnan(numbers)
     counts = known.sum(axis=0)
     filled = np.where(known, numbers, 0.0)
@@ -209,8 +209,8 @@ def sign_flip_test(
         0.0625
     """
     numbers = _columns(differences, "differences")
-    _check_count(permutations, "permutations", 1)
-    rng = _generator(seed)
+    permutations = integer(permutations, "permutations", least=1)
+    rng = np.random.default_rng(integer(seed, "seed", least=0))
     known = ~np.isnan(numbers)
     filled = np.where(known, numbers, 0.0)
     texts = len(numbers)
@@ -268,16 +268,6 @@ def _columns(values: Any, name: str = "values") -> NDArray[np.float64]:
             f"{name} has an infinite number; expected finite numbers, or NaN for none"
         )
     return numbers.reshape(len(numbers), -1)
-
-
-def _check_count(value: Any, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise OptionError(f"{name} is {value!r}; expected a whole number of {least} or more")
-
-
-def _generator(seed: Any) -> np.random.Generator:
-    _check_count(seed, "seed", 0)
-    return np.random.default_rng(seed)
 
 
 def _blocks(count: int, texts: int) -> Iterator[tuple[int, int]]:

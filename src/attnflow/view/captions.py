@@ -112,18 +112,21 @@ def has_all_tokens(explanation: Explanation) -> bool:
         explanation: The explanation.
 
     Returns:
-        False if tokens were grouped into words or left out.
+        False if tokens were grouped or left out.
     """
     made = explanation.options
-    grouped = made.get("words") or made.get("units", "tokens") != "tokens"
-    return not grouped and made.get("special_tokens", True) and not made.get("drop_sink")
+    return bool(
+        made.get("units", "tokens") == "tokens"
+        and made.get("special_tokens", True)
+        and not made.get("drop_sink")
+    )
 
 
 def _position_name(explanation: Explanation) -> str:
     """Return the label of the token at the explained position, empty if it is not known."""
     if not has_all_tokens(explanation) or explanation.position >= len(explanation.tokens):
         return ""
-    return labels(explanation)[explanation.position]
+    return labels(explanation.pieces)[explanation.position]
 
 
 def short_model(model: str) -> str:

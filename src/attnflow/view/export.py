@@ -1,17 +1,21 @@
-"""Results as JSON and CSV."""
+"""Results as JSON, as CSV, and as data frames of pandas."""
 
+import importlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnflow.errors import MissingExtraError
 from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 
 __all__ = [
     "csv_text",
     "evaluation_csv",
+    "evaluation_frame",
     "explanation_csv",
+    "explanation_frame",
     "explanation_json",
     "json_text",
     "statistics_csv",
@@ -112,6 +116,56 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     writer.writerow(names)
     writer.writerows([_field(value) for value in row] for row in rows)
     return content.getvalue()
+
+
+def explanation_frame(explanation: Explanation) -> Any:
+    """Return what `Explanation.to_dataframe` returns.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        A `pandas.DataFrame`.
+
+    Raises:
+        MissingExtraError: If pandas is not installed.
+    """
+    return _frame(explanation.columns(), {"start": "Int64", "end": "Int64"})
+
+
+def evaluation_frame(evaluation: Evaluation, *, per_text: bool = False) -> Any:
+    """Return what `Evaluation.to_dataframe` returns.
+
+    Args:
+        evaluation: The evaluation.
+        per_text: Whether there is a row for every text, instead of the mean over texts.
+
+    Returns:
+        A `pandas.DataFrame`.
+
+    Raises:
+        MissingExtraError: If pandas is not installed.
+    """
+    records = list(evaluation.records(per_text=per_text))
+    columns = {name: [record[name] for record in records] for name in records[0]}
+    return _frame(columns, {"layer": "Int64", "receptive_field": "boolean"})
+
+
+def _frame(columns: Mapping[str, Sequence[Any]], types: Mapping[str, str]) -> Any:
+    """Return columns as a data frame. `types` names the type of those that may lack values."""
+    try:
+        # Through importlib: pandas is not needed to check the types.
+        pandas = importlib.import_module("pandas")
+    except ImportError as error:
+        raise MissingExtraError(
+            "to_dataframe needs pandas, which is not installed; run: pip install pandas"
+        ) from error
+    return pandas.DataFrame(
+        {
+            name: pandas.array(values, dtype=types[name]) if name in types else values
+            for name, values in columns.items()
+        }
+    )
 
 
 def _field(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer, number, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
@@ -196,12 +197,9 @@ def attention_graph(
         raise OptionError(f"there are {len(tokens)} tokens, but weights has shape {array.shape}")
     if edges is None:
         edges = MOST_EDGES if count <= RESIDUALS_SEEN else EDGES_OF_MANY * layers
-    if isinstance(edges, bool) or not isinstance(edges, int) or edges < 1:
-        raise OptionError(f"edges is {edges!r}; expected an integer of 1 or more")
-    if position is not None and not (
-        isinstance(position, int | np.integer) and -count <= position < count
-    ):
-        raise OptionError(f"position is {position!r}; expected an index of the {count} tokens")
+    edges = integer(edges, "edges", least=1)
+    if position is not None:
+        position = resolve_index(position, count, "position", "tokens")
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.45 * count + 1.0, 3.2, 13.0),
@@ -209,7 +207,7 @@ def attention_graph(
     )
     drawn = np.nan_to_num(np.array(array, dtype=np.float64))
     if position is not None:
-        drawn = np.sqrt(traced(drawn, int(position) % count))
+        drawn = np.sqrt(traced(drawn, position))
     straight = np.eye(count, dtype=bool) & (count > RESIDUALS_SEEN)
     top = float(drawn.max(initial=0.0, where=~straight))
     if top > 0:
@@ -265,7 +263,7 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     figure, ax = theme.axes_of(ax, *size)
     colour = theme.style_of(explanation.method).colour
     colours = [colour if usual else theme.FAINT for usual in ordinary]
-    names = [theme.label(name) for name in labels(explanation)]
+    names = [theme.label(name) for name in labels(explanation.pieces)]
     numbers = [format_score(float(score), max(top, -float(scores.min()))) for score in scores]
     clipped = np.clip(scores, lowest, limit)
     beyond = scores > limit
@@ -398,12 +396,12 @@ def correlation_over_layers(
     if not isinstance(curves, Mapping) or not curves:
         raise OptionError("curves must be a dictionary of one or more curves by name")
     read = {name: _curve(name, curve) for name, curve in curves.items()}
-    last = max(int(places.max()) for places, _, _ in read.values())
+    last = max(int(places.max()) for places, *_ in read.values())
     figure, ax = theme.axes_of(ax, np.clip(0.42 * last + 2.4, 4.8, 9.0), 3.1)
     theme.dress(ax, frame=["left", "bottom"])
     others = 0
     drawn: set[str] = set()
-    for name, (places, means, interval) in read.items():
+    for name, (places, means, low, high) in read.items():
         method = next((known for known in theme.STYLES if name.startswith(known)), name)
         style = theme.style_of(method, others)
         others += method not in theme.STYLES
@@ -421,8 +419,8 @@ def correlation_over_layers(
             zorder=3,
         )
         drawn.add(method)
-        if interval is not None:
-            ax.fill_between(places, *interval, color=style.colour, alpha=0.22, linewidth=0)
+        if np.isfinite(low).any():
+            ax.fill_between(places, low, high, color=style.colour, alpha=0.22, linewidth=0)
     ax.axhline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
     for i, (name, value) in enumerate((baselines or {}).items(), others):
         style = theme.style_of(name, i)
@@ -473,8 +471,7 @@ def image_overlay(
     """
     if explanation.grid is None:
         raise OptionError("this is the explanation of a text; expected one of an image")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-        raise OptionError(f"alpha is {alpha!r}; expected a number from 0 to 1")
+    alpha = number(alpha, "alpha", least=0, most=1)
     grey = _grey(image)
     values = explanation.map(grey.shape)
     ratio = grey.shape[0] / grey.shape[1]
@@ -711,33 +708,21 @@ def _name_peaks(ax: Any, names: Sequence[str], scores: NDArray[np.float64]) -> N
     ax.set_ylim(low, high / (1.0 - share))
 
 
-def _curve(
-    name: str, curve: Any
-) -> tuple[
-    NDArray[np.float64],
-    NDArray[np.float64],
-    tuple[NDArray[np.float64], NDArray[np.float64]] | None,
-]:
-    """Return the layers, means and interval of a curve."""
+def _curve(name: str, curve: Any) -> NDArray[np.float64]:
+    """Return the layers, the means, and the ends of the intervals of a curve, of shape (4, L)."""
     points = [] if isinstance(curve, str | Mapping) else list(curve)
     if not points:
         raise OptionError(
             f"the curve {name!r} has no layers; expected a number or mapping for each layer"
         )
-    rows = [point if isinstance(point, Mapping) else {"mean": point} for point in points]
-    for i, row in enumerate(rows):
+    rows = []
+    for i, point in enumerate(points, start=1):
+        row = point if isinstance(point, Mapping) else {"mean": point}
         if "mean" not in row:
-            raise OptionError(f"layer {i + 1} of the curve {name!r} has no 'mean'")
-
-    def numbers(values: list[Any]) -> NDArray[np.float64]:
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-    places = numbers([row.get("layer", i + 1) for i, row in enumerate(rows)])
-    means = numbers([row["mean"] for row in rows])
-    if any(row.get("ci") is None for row in rows):
-        return places, means, None
-    low, high = (numbers([row["ci"][end] for row in rows]) for end in (0, 1))
-    return places, means, (low, high)
+            raise OptionError(f"layer {i} of the curve {name!r} has no 'mean'")
+        rows.append((row.get("layer", i), row["mean"], *(row.get("ci") or (None, None))))
+    # None becomes NaN.
+    return np.array(rows, dtype=np.float64).T
 
 
 def _grey(image: Any) -> NDArray[np.float64]:

@@ -79,7 +79,7 @@ def inline_html(explanation: Explanation) -> str:
         One ``div`` with inline styles and no script. Its colours are translucent, so it is legible
         on light and dark pages.
     """
-    shown = pieces(explanation)
+    shown = pieces(explanation.pieces)
     largest = float(explanation.scores.max(initial=0.0))
     spans = []
     for piece, shade in zip(shown, shades(explanation, shown), strict=True):

@@ -6,22 +6,9 @@ from typing import NamedTuple
 
 from attnflow.explanation import Explanation
 from attnflow.segment import clusters
+from attnflow.tokens import Span, Tokens
 
-__all__ = ["Piece", "Tokenized", "labels", "pieces", "shades"]
-
-
-class Tokenized(NamedTuple):
-    """A text and its tokens, where there is no explanation of them.
-
-    Attributes:
-        text: The text.
-        tokens: The tokens, as the tokenizer names them.
-        spans: The start and end of each token in the text; None for a token that is not in it.
-    """
-
-    text: str
-    tokens: Sequence[str]
-    spans: Sequence[tuple[int, int] | None]
+__all__ = ["Piece", "labels", "pieces", "shades"]
 
 
 class Piece(NamedTuple):
@@ -37,11 +24,11 @@ class Piece(NamedTuple):
     tokens: tuple[int, ...]
 
 
-def pieces(tokenized: Explanation | Tokenized) -> list[Piece]:
+def pieces(tokens: Tokens) -> list[Piece]:
     """Divide a text into its tokens and what lies between them.
 
     Args:
-        tokenized: An explanation, or a text with its tokens.
+        tokens: The tokens, such as the `pieces` of an explanation.
 
     Returns:
         The pieces in the order of the text. Joined, they are the text, with the names of tokens
@@ -49,10 +36,10 @@ def pieces(tokenized: Explanation | Tokenized) -> list[Piece]:
         token has no whitespace around it, unless the token is whitespace, and never ends within
         what a reader sees as one character.
     """
-    text, tokens = tokenized.text, tokenized.tokens
+    text, names = tokens.text, tokens.names
     placed: list[tuple[int, int, int]] = []
     named: dict[int, list[int]] = {}  # tokens without a span, by how many with one precede them
-    for index, span in enumerate(_whole_spans(tokenized)):
+    for index, span in enumerate(_whole_spans(tokens)):
         if span is None:
             named.setdefault(len(placed), []).append(index)
         else:
@@ -67,7 +54,7 @@ def pieces(tokenized: Explanation | Tokenized) -> list[Piece]:
         if start > cursor:
             shown.append(Piece(text[cursor:start], ()))
             cursor = start
-        shown += [Piece(tokens[i], (i,)) for i in named.get(rank, [])]
+        shown += [Piece(names[i], (i,)) for i in named.get(rank, [])]
         part = text[cursor:end]
         if not part:
             if last < 0:
@@ -82,26 +69,26 @@ def pieces(tokenized: Explanation | Tokenized) -> list[Piece]:
         waiting = []
         cursor = end
     shown.append(Piece(text[cursor:], ()))
-    shown += [Piece(tokens[i], (i,)) for i in (*waiting, *named.get(len(placed), []))]
-    return _set_apart([piece for piece in shown if piece.text], tokenized.spans)
+    shown += [Piece(names[i], (i,)) for i in (*waiting, *named.get(len(placed), []))]
+    return _set_apart([piece for piece in shown if piece.text], tokens.spans)
 
 
-def _whole_spans(tokenized: Explanation | Tokenized) -> list[tuple[int, int] | None]:
+def _whole_spans(tokens: Tokens) -> list[Span | None]:
     """Return the tokens' spans, widened to what a reader sees as one character."""
-    length = len(tokenized.text)
+    length = len(tokens.text)
     floor = list(range(length + 1))
     ceiling = list(range(length + 1))
-    for start, end in clusters(tokenized.text):
+    for start, end in clusters(tokens.text):
         floor[start:end] = [start] * (end - start)
         ceiling[start + 1 : end + 1] = [end] * (end - start)
     return [
         # An empty span stays empty.
         span if span is None or span[0] == span[1] else (floor[span[0]], ceiling[span[1]])
-        for span in tokenized.spans
+        for span in tokens.spans
     ]
 
 
-def _set_apart(shown: list[Piece], spans: Sequence[tuple[int, int] | None]) -> list[Piece]:
+def _set_apart(shown: list[Piece], spans: Sequence[Span | None]) -> list[Piece]:
     """Put a space between a token that is shown by name and what is beside it."""
     result: list[Piece] = []
     by_name_before = False
@@ -139,20 +126,20 @@ def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | Non
     ]
 
 
-def labels(tokenized: Explanation | Tokenized) -> list[str]:
+def labels(tokens: Tokens) -> list[str]:
     """Return a name for each token that a reader recognises.
 
     Args:
-        tokenized: An explanation, or a text with its tokens.
+        tokens: The tokens, such as the `pieces` of an explanation.
 
     Returns:
         The token's part of the text, or the tokenizer's name for it if that is empty. Tokens with
         equal names are numbered in their order.
     """
     names = []
-    for index, span in enumerate(_whole_spans(tokenized)):
-        part = "" if span is None else tokenized.text[span[0] : span[1]]
-        names.append(part.strip() or part or tokenized.tokens[index])
+    for index, span in enumerate(_whole_spans(tokens)):
+        part = "" if span is None else tokens.text[span[0] : span[1]]
+        names.append(part.strip() or part or tokens.names[index])
     counts = Counter(names)
     seen: Counter[str] = Counter()
     for index, name in enumerate(names):

@@ -27,10 +27,9 @@ def report(statistics: Statistics) -> Report:
     """
     options = statistics.options
     layer = "the last layer" if options["layer"] == -1 else f"layer {options['layer']}"
-    units = options.get("units") or ("words" if options["words"] else "tokens")
     headline = (
-        f"{statistics.data}: {counted(statistics.count)}, {options['method']} of {units} in "
-        f"{layer}, edges {spaced(options['edges'])}, {statistics.model}"
+        f"{statistics.data}: {counted(statistics.count)}, {options['method']} of "
+        f"{options['units']} in {layer}, edges {spaced(options['edges'])}, {statistics.model}"
     )
     return Report(
         visible(headline, line_breaks=False), list(_tables(statistics)), list(_notes(statistics))

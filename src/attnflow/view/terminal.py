@@ -91,7 +91,7 @@ def render(
         return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, margin))
 
     text = Text(overflow="fold")
-    parts = pieces(explanation)
+    parts = pieces(explanation.pieces)
     for piece, shade in zip(parts, shades(explanation, parts), strict=True):
         content = visible(piece.text, encoding)
         if not piece.tokens:
@@ -160,7 +160,7 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
     bars = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
     blocks = [
         paragraph(title(explanation)),
-        paragraph("".join(piece.text for piece in pieces(explanation)), line_breaks=True),
+        paragraph("".join(piece.text for piece in pieces(explanation.pieces)), line_breaks=True),
         bars + [line for remark in remarks for line in paragraph(remark)],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
         paragraph(reading(explanation)),
@@ -202,7 +202,7 @@ def _chart(
     explanation: Explanation, width: int, encoding: str, measure: Callable[[str], int]
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return the padded label, number and bar of the highest tokens, and what is not shown."""
-    names = [_label(name, encoding) for name in labels(explanation)]
+    names = [_label(name, encoding) for name in labels(explanation.pieces)]
     scores: list[float] = explanation.scores.tolist()
     order = (-explanation.scores).argsort(kind="stable").tolist()
     special = [i for i in order if explanation.special[i]]

@@ -7,8 +7,7 @@ sets.
 
 from typing import Any
 
-import numpy as np
-
+from attnflow.checks import choice, resolve_index, resolve_layer
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation
@@ -150,37 +149,26 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         )
         return made_anew.without_trace()
 
-    @traitlets.validate("method")  # type: ignore[untyped-decorator]
-    def _check_method(self, proposal: Any) -> str:
-        method = proposal["value"]
-        if method not in METHODS:
-            raise ChoiceError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        self._check_change("method", method)
-        return str(method)
-
-    @traitlets.validate("layer")  # type: ignore[untyped-decorator]
-    def _check_layer(self, proposal: Any) -> int:
-        layer, last = proposal["value"], self._layers(self.position)
-        if not _is_integer(layer) or layer == 0 or abs(layer) > last:
+    @traitlets.validate(*CHOICES)  # type: ignore[untyped-decorator]
+    def _check(self, proposal: Any) -> str | int:
+        name, value = proposal["trait"].name, proposal["value"]
+        trace = self.explanation.trace
+        try:
+            if name == "layer":
+                return resolve_layer(value, self._layers(self.position))
+            if name == "method":
+                value = choice(value, name, METHODS)
+            elif trace is not None:
+                return resolve_index(value, len(trace.tokens), name, "tokens")
+        except OptionError as error:
+            raise ChoiceError(str(error)) from error
+        shown: str | int = getattr(self.explanation, name)
+        if trace is None and value != shown:
             raise ChoiceError(
-                f"layer is {layer!r}, but there are {last} layers: "
-                f"expected 1 to {last}, or -1 to -{last}"
+                f"{name} is {value!r}, but this explanation has no trace and shows only the "
+                f"{name} {shown!r}"
             )
-        return int(layer) if layer > 0 else last + 1 + int(layer)
-
-    @traitlets.validate("position")  # type: ignore[untyped-decorator]
-    def _check_position(self, proposal: Any) -> int:
-        position, trace = proposal["value"], self.explanation.trace
-        if trace is None:
-            self._check_change("position", position)
-            return int(position)
-        count = len(trace.tokens)
-        if not _is_integer(position) or not -count <= position < count:
-            raise ChoiceError(
-                f"position is {position!r}, but the model was given {count} tokens: "
-                f"expected 0 to {count - 1}, or -1 to -{count}"
-            )
-        return int(position) % count
+        return value if name == "method" else shown
 
     @traitlets.observe("position")  # type: ignore[untyped-decorator]
     def _keep_layer(self, change: Any) -> None:
@@ -194,15 +182,6 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
             return trace.encoder[0]
         return len(self.explanation.layer_scores)
 
-    def _check_change(self, name: str, value: Any) -> None:
-        """Check that a choice that needs the trace is made only if there is one."""
-        made = getattr(self.explanation, name)
-        if self.explanation.trace is None and value != made:
-            raise ChoiceError(
-                f"{name} is {value!r}, but this explanation has no trace and shows only the "
-                f"{name} {made!r}"
-            )
-
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)
         if made is None:
@@ -210,7 +189,3 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         # A front end that runs no script shows the HTML.
         bundle, metadata = made
         return {**bundle, "text/html": inline_html(self.chosen())}, metadata
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -20,16 +20,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from attnflow.checks import integer
 from attnflow.dataset.attentions import Attentions, load_attentions
 from attnflow.dataset.shard import RESULTS
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
 from attnflow.io.records import require_pyarrow
+from attnflow.tokens import Tokens
 from attnflow.view import page
 from attnflow.view.captions import METHOD_NAMES, short_model
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
-from attnflow.view.pieces import Tokenized, pieces
+from attnflow.view.pieces import pieces
 from attnflow.view.text import visible
 
 __all__ = ["MOST_PAGES", "MOST_ROWS", "browse", "explain_row"]
@@ -69,10 +71,10 @@ def browse(
         MissingExtraError: If pyarrow is not installed.
     """
     require_pyarrow()
-    seed = 0 if shuffle is None else shuffle
-    for name, value, least in (("limit", limit, 1), ("pages", pages, 0), ("shuffle", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise OptionError(f"{name} is {value!r}; expected an integer of {least} or more")
+    integer(limit, "limit", least=1)
+    integer(pages, "pages", least=0)
+    if shuffle is not None:
+        integer(shuffle, "shuffle", least=0)
     made = read_finished(folder)
     rows: list[dict[str, Any]] = []
     room = MOST_BYTES
@@ -194,11 +196,11 @@ def _table(path: Path) -> Any:
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows of a row."""
     try:
-        spans = [
+        spans = tuple(
             None if first is None else (first, last)
             for first, last in zip(record["starts"], record["ends"], strict=True)
-        ]
-        shown = pieces(Tokenized(record["text"], record["tokens"], spans))
+        )
+        shown = pieces(Tokens(record["text"], record["tokens"], spans, record["special"]))
         scores = [float(f"{score:.4g}") for score in record["scores"]]
         if not len(spans) == len(record["tokens"]) == len(scores) == len(record["special"]):
             raise ValueError("its lists are not equally long")

@@ -110,7 +110,7 @@ class Browser {
         {},
         "Colours compare the words of one text with each other. ",
         `${METHODS[data.method].name}: ${METHODS[data.method].about} `,
-        "This page asks the network for nothing.",
+        "This page makes no network requests.",
       ),
     );
     this.root.replaceChildren(this.list);
@@ -691,7 +691,7 @@ class Browser {
         ? make(
             "section",
             { "aria-labelledby": "browse-columns" },
-            make("h2", { id: "browse-columns" }, "What else the row has"),
+            make("h2", { id: "browse-columns" }, "Other columns"),
             this.terms(row.columns),
           )
         : "",
@@ -746,7 +746,7 @@ class Browser {
             {},
             make("th", { scope: "col" }, "token"),
             make("th", { scope: "col" }, "score"),
-            make("th", { scope: "col", class: "long" }, "beside the highest"),
+            make("th", { scope: "col", class: "long" }, "relative to the highest"),
           ),
         ),
         body,

@@ -11,9 +11,10 @@ import base64
 from typing import Any, Final
 
 from attnflow.explanation import Explanation
+from attnflow.tokens import Tokens
 from attnflow.view.captions import METHOD_NAMES, answers, has_all_tokens, headline, reading
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
-from attnflow.view.pieces import Tokenized, labels, pieces
+from attnflow.view.pieces import labels, pieces
 from attnflow.view.text import escaped, visible
 
 __all__ = ["MODULES", "data", "page", "script", "style"]
@@ -74,18 +75,16 @@ def data(explanation: Explanation) -> dict[str, Any]:
     """
     trace = explanation.trace
     # The tokens that the model was given. The explanation may have left out or summed some.
-    shown: Explanation | Tokenized = explanation
-    special = explanation.special
+    shown = explanation.pieces
     if trace is not None:
-        shown = Tokenized(explanation.text, trace.tokens, trace.spans)
-        special = trace.special
-    names = labels(shown) if explanation.grid is None else list(shown.tokens)
+        shown = Tokens(explanation.text, trace.tokens, trace.spans, trace.special)
+    names = labels(shown) if explanation.grid is None else shown.names
     picture = explanation.picture
     return {
         "explanation": explanation.to_dict(),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
         "labels": [visible(name, line_breaks=False) for name in names],
-        "special": list(special),
+        "special": list(shown.special),
         "pieces": [[visible(piece.text), list(piece.tokens)] for piece in pieces(shown)],
         "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
         "direction": direction(explanation.text),

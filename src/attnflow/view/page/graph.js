@@ -92,7 +92,7 @@ export function shares(values) {
   return sum > 0 ? values.map((value) => value / sum) : values;
 }
 
-/** Relate scores to those of attention that prefers nothing, as shares. */
+/** Divide scores by those of uniform attention, as shares. */
 export function relativeTo(uniform, scores) {
   return shares(scores.map((score, i) => (uniform[i] > 0 ? score / uniform[i] : 0)));
 }

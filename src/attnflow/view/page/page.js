@@ -141,7 +141,7 @@ class Page {
         {},
         "Raw attention, attention rollout and attention flow: Abnar and Zuidema, ",
         make("cite", {}, "Quantifying Attention Flow in Transformers"),
-        ", ACL 2020. This page asks the network for nothing.",
+        ", ACL 2020. This page makes no network requests.",
       ),
       this.live,
       this.tip,

@@ -1,22 +1,23 @@
-// What the numbers say, in words.
+// Sentences that describe the numbers.
 
 /** The names of the methods, and what each does in one sentence. */
 export const METHODS = {
   raw: {
     name: "Raw attention",
     short: "Raw",
-    about: "Where the position looks in this one layer: a single step, not the way to the words.",
+    about:
+      "Where the position attends in this one layer: a single step, not the path to the words.",
   },
   rollout: {
     name: "Attention rollout",
     short: "Rollout",
     about:
-      "Follows every path from the position down to the words, and multiplies the weights along it.",
+      "Follows every path from the position down to the words and multiplies the weights along it.",
   },
   flow: {
     name: "Attention flow",
     short: "Flow",
-    about: "Takes the weights for widths of pipes: how much could reach the position from a word?",
+    about: "Treats the weights as widths of pipes: how much could reach the position from a word?",
   },
 };
 
@@ -25,38 +26,38 @@ export const TEXT = { whole: "text", part: "word", parts: "words" };
 export const IMAGE = { whole: "image", part: "patch", parts: "patches" };
 
 /**
- * Return the paragraph that says how to read the page.
+ * Return the paragraph that explains how to read the page.
  *
  * special is the name of the explained position, if it is a special token. relative is whether
- * scores are measured against attention that prefers nothing.
+ * scores are relative to uniform attention.
  */
 export function howToRead({ whole, part, parts }, { special = null, relative = false } = {}) {
   const apart = special
-    ? ` ${special} is no ${part}: it stands for the ${whole}, and a model may read its answer off it.`
+    ? ` ${special} is not a ${part}: it stands for the whole ${whole}, and a model may read its answer from it.`
     : "";
   const sums = relative
-    ? `Early ${parts} can be reached from everywhere, so rollout and flow are divided by what attention ` +
-      "that prefers nothing would give, and add up to 1; the graph below has them undivided. "
-    : `Rollout shares out 1 among all ${parts}; flow is the most that all paths to one ${part} can ` +
-      "carry together, so that flows do not add up to 1. ";
+    ? `Early ${parts} can be reached from everywhere, so rollout and flow are divided by the scores of ` +
+      "uniform attention, and then add up to 1; the graph below shows them undivided. "
+    : `Rollout distributes 1 over all ${parts}; flow is the most that all paths to one ${part} can ` +
+      "carry together, so flows do not add up to 1. ";
   return (
-    `Each layer of a Transformer mixes the positions of ${whole === "image" ? "an" : "a"} ${whole}, so that ` +
-    `after a few layers a position holds a blend of many ${parts}. Raw attention of a high layer says ` +
-    "which blends it looks at, and that is why it often points nowhere. Rollout and flow go all the " +
-    `way down to the ${parts}.${apart} Choose a ${part} in the ${whole} to ask about its position, a layer, and ` +
-    `a method: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
+    `Each layer of a Transformer mixes the positions of ${whole === "image" ? "an" : "a"} ${whole}, so ` +
+    `after a few layers a position holds a blend of many ${parts}. Raw attention of a high layer shows ` +
+    `which blends it attends to, so it often says little about single ${parts}. Rollout and flow go all ` +
+    `the way down to the ${parts}.${apart} Choose a ${part} in the ${whole} to explain its position, a layer, ` +
+    `and a method: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
     `compare ${parts} within one layer and one method. ${sums}` +
     `None of the three proves that the model needs a ${part}: only changing the ${whole} can.`
   );
 }
 
-/** Return a number as people write it, in three digits. */
+/** Return a number with three digits. */
 export function formatScore(score) {
   if (score === 0) return "0";
   return Math.abs(score) >= 1e-3 ? score.toPrecision(3) : score.toExponential(2);
 }
 
-/** Return a share as per cent; what is less than one is said to be so. */
+/** Return a share in per cent; one that is close to 0 or 1 is never rounded to it. */
 export function formatShare(share) {
   if (share > 0 && share < 0.01) return "under 1 %";
   if (share < 1 && share > 0.99) return "over 99 %";
@@ -85,11 +86,11 @@ export function highest(scores, counted, most) {
 }
 
 /**
- * Say what raw attention of a layer shows.
+ * Describe what raw attention of a layer shows.
  *
- * where is the layer's name. own is how much of the position most attended to still comes from its
- * own token, by rollout to the layer below; null where that is the token itself. sink is whether it
- * is the first token of a text that is read in one direction only.
+ * where is the layer's name. own is the share of the position most attended to that still comes
+ * from its own token, by rollout to the layer below; null if that is the token itself. sink is
+ * whether it is the first token of a text that is read in one direction only.
  */
 export function rawFinding({
   where,
@@ -104,39 +105,38 @@ export function rawFinding({
 }) {
   const even = effective >= 0.75 * count;
   const how = even
-    ? `looks almost everywhere alike, as if at ${Math.round(effective)} of ${count} tokens`
-    : `looks at about ${Math.max(1, Math.round(effective))} of ${count} tokens`;
-  const most = top === null ? "" : `, most at ${top} (${formatScore(weight)})`;
+    ? `attends almost uniformly (effectively ${Math.round(effective)} of ${count} tokens)`
+    : `attends to about ${Math.max(1, Math.round(effective))} of ${count} tokens`;
+  const most = top === null ? "" : `, most to ${top} (${formatScore(weight)})`;
   const start = `In ${where}, ${position} ${how}${most}.`;
-  if (own === null)
-    return `${start} Below ${where} there is nothing but the ${things.parts} themselves.`;
+  if (own === null) return `${start} Below ${where} there are only the ${things.parts} themselves.`;
   if (top === null) return start;
   if (sink) {
     return (
-      `${start} But that is the first token, where a decoder's attention often goes when it has ` +
-      `nowhere else to go, so the weight may say little about the ${things.part}.`
+      `${start} But that is the first token, which a decoder often attends to when no other token ` +
+      `matters, so the weight may say little about the ${things.part}.`
     );
   }
   const share = formatShare(own);
   if (own >= 0.9) {
-    return `${start} That position still is its own token, to ${share}, so here the weight speaks of the ${things.part}.`;
+    return `${start} ${share} of that position still comes from its own token, so here the weight is about the ${things.part}.`;
   }
   if (own >= 0.5) {
-    return `${start} By then that position is its own token to ${share} only: the weight speaks of the ${things.part} in part.`;
+    return `${start} By then only ${share} of that position comes from its own token, so the weight is only partly about the ${things.part}.`;
   }
   return (
-    `${start} But that position is a blend by then: only ${share} of it is still its own token, so ` +
+    `${start} But by then that position is a blend: only ${share} of it comes from its own token, so ` +
     `the weight says little about ${things.parts}.`
   );
 }
 
 /**
- * Say which words rollout or flow name.
+ * Describe which words score highest by rollout or flow.
  *
  * where is the layer's name. tops are names and scores, the highest first; alike is how many tokens
- * score as the highest does. apart is the share of the scores that special tokens have, which are
- * not among those named; lowest is the lowest score of the others, and low that which nine of ten of
- * them reach. saturated is whether flow would be the same from any position.
+ * have the highest score. apart is the share of the scores that special tokens have, which are not
+ * named; lowest is the lowest score of the others, and low the score that nine of ten of them reach.
+ * saturated is whether flow would be the same from any position.
  */
 export function topFinding({
   method,
@@ -152,10 +152,10 @@ export function topFinding({
   things = TEXT,
 }) {
   if (tops.length === 0) return `Nothing reaches ${position} in ${where}.`;
-  const unit = relative ? ", measured against attention that prefers nothing" : "";
+  const unit = relative ? ", relative to uniform attention" : "";
   const names =
     alike > tops.length
-      ? `${alike} ${things.parts} alike, ${list([...tops.map(([name]) => name), `${alike - tops.length} more`])} ` +
+      ? `${alike} ${things.parts} equally, ${list([...tops.map(([name]) => name), `${alike - tops.length} more`])} ` +
         `(${formatScore(tops[0][1])} each)`
       : list(tops.map(([name, score]) => `${name} (${formatScore(score)})`));
   if (method === "rollout" && apart >= 0.01) {
@@ -171,23 +171,23 @@ export function topFinding({
   return `Most could flow to ${position} in ${where} from ${names}${unit}.${nearlyAlike(tops, lowest, low, things)}${full}`;
 }
 
-// Flows that are nearly the same are told apart by colour no more than by sense.
+// Flows that are nearly equal say as little as their colours do.
 function nearlyAlike(tops, lowest, low, things) {
   const [[, most]] = tops;
   if (tops.length < 2 || low < 0.85 * most) return "";
   const all = lowest >= 0.85 * most;
   return (
-    ` But it hardly tells the ${things.parts} apart: for ${all ? "all" : "nine of ten"} of them it is ` +
+    ` But it hardly distinguishes the ${things.parts}: for ${all ? "all" : "nine of ten"} of them it is ` +
     `between ${formatScore(all ? lowest : low)} and ${formatScore(most)}.`
   );
 }
 
-/** From this share on, flow says next to nothing about the position. */
+/** From this share on, flow says almost nothing about the position. */
 export const SATURATED = 0.95;
 
 /**
- * Say how far flow still depends on the position. share is null while it is not known; called says
- * what a layer is called.
+ * Describe how far flow still depends on the position. share is null while it is not known; called
+ * returns the name of a layer.
  */
 export function saturationSentence(layer, share, first, called = (l) => `layer ${l}`) {
   if (share === null) return "";
@@ -196,7 +196,7 @@ export function saturationSentence(layer, share, first, called = (l) => `layer $
       first !== null && first < layer ? `From ${called(first)} on` : `In ${called(layer)}`;
     return (
       `${since}, flow is saturated: for ${formatShare(share)} of the tokens it is as large as it ` +
-      "could be from any position, so that it no longer depends on the position chosen. A lower " +
+      "could be from any position, so it no longer depends on the position chosen. A lower " +
       "layer, or rollout, says more."
     );
   }
@@ -213,10 +213,10 @@ export function saturationSentence(layer, share, first, called = (l) => `layer $
 }
 
 /**
- * Say what limits the flow to a token.
+ * Describe what limits the flow to a token.
  *
- * cut is what Network.trace returned, where is the layer's name, names says what a position is
- * called, and called what a layer of the graph is.
+ * cut is what Network.trace returned, where is the layer's name, names returns the name of a
+ * position, and called the name of a layer of the graph.
  */
 export function cutSentence(cut, where, position, token, names, called = (l) => `layer ${l}`) {
   const amount = formatScore(cut.value);
@@ -226,14 +226,14 @@ export function cutSentence(cut, where, position, token, names, called = (l) => 
   const start = `At most ${amount} can flow from ${names(token)} to ${names(position)} in ${where}.`;
   if (cut.kind === "token") {
     return (
-      `${start} What limits it is the token itself: that is all that ${called(1)} takes from ` +
+      `${start} The token itself limits it: that is all that ${called(1)} takes from ` +
       `${names(token)}, by ${count(cut.cut.length, "edge")}, so every position that uses it up gets the same.`
     );
   }
   if (cut.kind === "position") {
     return (
-      `${start} What limits it is the position: that is all that ${names(position)} takes in from ` +
-      "the layer below, and this one token could fill it."
+      `${start} The position limits it: that is all that ${names(position)} takes in from the layer ` +
+      "below, and this one token could fill it."
     );
   }
   const byLayer = new Map();
@@ -251,7 +251,7 @@ export function cutSentence(cut, where, position, token, names, called = (l) => 
     );
   const [l, from, to, capacity] = cut.cut.reduce((a, b) => (b[3] > a[3] ? b : a));
   return (
-    `${start} What limits it is a bottleneck on the way: ${list(groups)}. The widest of them, ` +
+    `${start} A bottleneck on the way limits it: ${list(groups)}. The widest of them, ` +
     `${formatScore(capacity)}, goes from ${names(to)} to ${names(from)} in ${called(l)}.`
   );
 }
@@ -266,7 +266,7 @@ export function cutShort(text, most = 60) {
   return parts.length > most ? `${parts.slice(0, most - 1).join("")}…` : text;
 }
 
-/** Return an answer as a reader sees it: a language model's words begin with a space. */
+/** Return an answer without the space that a language model's words begin with. */
 export function answerName(label) {
   return label.trim() || JSON.stringify(label);
 }

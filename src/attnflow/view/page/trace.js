@@ -97,7 +97,7 @@ function reach(encoder, layer, tokens) {
   return own ? [source, tokens] : [0, source];
 }
 
-/** Return the attention that prefers nothing, over the same mask. */
+/** Return the uniform attention over the same mask. */
 export function uniformAttention(mask, tokens, encoder = null) {
   return mask.map((allowed, index) => {
     const weights = new Float32Array(tokens * tokens);

@@ -45,8 +45,8 @@ export const tracingPart = {
       this.make(
         "p",
         { class: "caption" },
-        "The attention itself was not saved with this explanation: that of a very long text, or of " +
-          "a sound, is too large for a page. So there is no other method, position or path to show.",
+        "The attention itself was not saved with this explanation: for a very long text, or a sound, " +
+          "it is too large for a page. So no other method, position or path can be shown.",
       ),
     );
   },
