@@ -49,8 +49,10 @@ def facts(tmp_path_factory):
         finally:
             left = end_processes(mark)
     assert result.returncode == 0, (folder / "complaints").read_text()
-    found = json.loads((folder / "printed").read_text().splitlines()[-1])
-    return {**found, "left": left, "complaints": (folder / "complaints").read_text()}
+    printed = (folder / "printed").read_text()
+    found = json.loads(printed.splitlines()[-1])
+    said = {"complaints": (folder / "complaints").read_text(), "printed": printed}
+    return {**found, "left": left, **said}
 
 
 def end_processes(mark):
@@ -97,6 +99,7 @@ def test_nothing_is_left_behind(facts):
 
 def test_ray_says_nothing_of_its_own(facts):
     assert "ray" not in facts["complaints"].lower()
+    assert len(facts["printed"].splitlines()) == 1
 
 
 def test_a_cluster_without_room_is_refused_before_anything_is_done(facts):
@@ -138,13 +141,11 @@ def test_a_worker_that_would_compute_something_else_says_so(change, message, mon
     recipe = engine._recipe(explainer(), len, on_gpu=False)
     if "versions" in change:
         change = {"versions": {**recipe.versions, **change["versions"]}}
-    worker = object.__new__(engine._Worker)
-    worker._recipe = recipe._replace(**change)
     before = torch.get_num_threads()
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     try:
         with pytest.raises(DataError, match=message):
-            worker._prepare("there")
+            engine._prepared(recipe._replace(**change), "there")
     finally:
         torch.set_num_threads(before)
 

@@ -61,7 +61,7 @@ def workers_of(raylet):
             name = Path(f"/proc/{child}/cmdline").read_bytes()
         except OSError:
             continue
-        if name.startswith(b"ray::MapWorker"):
+        if name.startswith(b"ray::_Worker"):
             found.append(child)
     return found
 

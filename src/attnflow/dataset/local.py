@@ -1,12 +1,10 @@
-"""The local engine: work done on the CPUs of this machine, or by a model on its GPU.
+"""The local engine: runs the model on the CPUs of this machine, or on its GPU.
 
-On CPUs, every worker is a process that was forked with the model in memory, and uses one CPU for
-the model's forward pass and for the scores. While one runs the model another solves flows, nothing
-waits for the interpreter's lock, and no CPU has two threads. A model that is elsewhere runs in this
-process.
+On CPUs, every worker is a forked process that shares the model's memory and uses one CPU, for the
+forward pass and for the scores. A model on another device runs in this process.
 
-The model computes with one thread in either case, so that the same numbers come out whatever the
-number of workers.
+In both cases the model computes with one thread. The results therefore do not depend on the number
+of workers.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnflow.errors import DataError
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from attnflow.models import Explainer
 
-__all__ = ["cpus", "local_map"]
+__all__ = ["attempt", "cpus", "environment", "local_map"]
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -39,26 +37,29 @@ def local_map(
     workers: int | None,
     let_go: Callable[[], object],
 ) -> Generator[tuple[int, Found], None, None]:
-    """Do work on numbered tasks, as many at once as there are workers.
+    """Apply a function to numbered tasks, one per worker at a time.
 
     Args:
         explainer: The model.
-        work: What is done with a task. What it returns, or raises, has to be picklable.
-        todo: The tasks and their numbers. No more are taken than are worked on.
-        workers: How many processes; None is one for each CPU.
-        let_go: Called in a new process, to close what it has no business with.
+        work: The function. What it returns or raises must be picklable.
+        todo: The numbers and the tasks. A task is taken only when a worker is free.
+        workers: The number of processes; None is one for each CPU.
+        let_go: Called in every new process, to close files and locks that it inherited.
 
     Yields:
-        The number of a task, and what work made of it, as they are finished.
+        The number of a task and its result, in the order in which tasks finish.
 
     Raises:
-        DataError: If a worker's process is ended from outside.
+        DataError: If a worker process is killed.
     """
     if workers is None:
-        # Forked processes must not use some frameworks of macOS.
+        # On macOS, forked processes must not use some system frameworks.
         workers = cpus() if sys.platform == "linux" else 1
     if workers == 1 or explainer.model.device.type != "cpu":
-        yield from _here(explainer, work, todo)
+        for number, task in todo:
+            with _one_thread():
+                found = work(explainer, task)
+            yield number, found
     else:
         yield from _forked(explainer, work, todo, workers, let_go)
 
@@ -70,15 +71,45 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _here(
-    explainer: Explainer,
-    work: Callable[[Explainer, Task], Found],
-    todo: Iterator[tuple[int, Task]],
-) -> Iterator[tuple[int, Found]]:
-    for number, task in todo:
-        with _one_thread():
-            found = work(explainer, task)
-        yield number, found
+def attempt(
+    explainer: Explainer, work: Callable[[Explainer, Task], Found], task: Task
+) -> tuple[Found | None, Exception | None]:
+    """Do a task in a worker.
+
+    Args:
+        explainer: The model.
+        work: What to do.
+        task: What to do it with.
+
+    Returns:
+        The result and None, or None and the error. An error that cannot be pickled is replaced by a
+        RuntimeError with its type and message.
+    """
+    import pickle
+
+    try:
+        return work(explainer, task), None
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return None, RuntimeError(f"{type(error).__name__}: {error}")
+        return None, error
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Set environment variables, and restore them when the context ends."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -88,32 +119,10 @@ def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _plain_tokenizer():
+        with environment(TOKENIZERS_PARALLELISM="false"):
             yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _plain_tokenizer() -> Iterator[None]:
-    """Keep tokenizers to one thread; one that used several warns of every fork otherwise."""
-    name = "TOKENIZERS_PARALLELISM"
-    before = os.environ.get(name)
-    os.environ[name] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-class _Worker(NamedTuple):
-    """A process, and the end of the pipe to it."""
-
-    process: Any
-    pipe: Connection
 
 
 def _forked(
@@ -127,78 +136,69 @@ def _forked(
     from multiprocessing.connection import wait
 
     context = get_context("fork")
-    started: list[_Worker] = []
-    busy: dict[Connection, _Worker] = {}
+    # The workers, by this process's end of the pipe to each.
+    started: dict[Connection, Any] = {}
+    idle: list[Connection] = []
+    busy: list[Connection] = []
 
-    def start() -> _Worker:
+    def start() -> Connection:
         here, there = context.Pipe()
-        # A pipe ends when nobody holds its other end, so that no worker may hold another's.
-        inherited = [here, *(worker.pipe for worker in started)]
+        # A worker ends when its pipe is closed here, so no other worker may keep this end open.
         process = context.Process(
-            target=_work, args=(there, inherited, let_go, explainer, work), daemon=True
+            target=_work, args=(there, [here, *started], let_go, explainer, work), daemon=True
         )
-        with warnings.catch_warnings(), _plain_tokenizer():
-            # The model's threads are idle, and the new process starts none.
+        # Tokenizers warn after every fork unless they are told to use one thread.
+        with warnings.catch_warnings(), environment(TOKENIZERS_PARALLELISM="false"):
+            # Python warns because of the model's threads, which are idle.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()
-        started.append(_Worker(process, here))
-        return started[-1]
+        started[here] = process
+        return here
 
     def finished() -> Iterator[tuple[int, Found]]:
-        ready = wait(list(busy))
-        for worker in [worker for pipe, worker in busy.items() if pipe in ready]:
-            del busy[worker.pipe]
-            yield _receive(worker)
-            idle.append(worker)
+        ready = wait(busy)
+        for pipe in [pipe for pipe in busy if pipe in ready]:
+            busy.remove(pipe)
+            try:
+                number, found, error = pipe.recv()
+            except (EOFError, OSError) as broken:
+                raise _killed(started[pipe]) from broken
+            if error is not None:
+                raise error
+            yield number, found
+            idle.append(pipe)
 
-    idle: list[_Worker] = []
     try:
         while True:
-            # A task is taken once somebody is there to do it.
             while not idle and len(started) >= most:
                 yield from finished()
             taken = next(todo, None)
             if taken is None:
                 break
-            worker = idle.pop() if idle else start()
-            _send(worker, taken)
-            busy[worker.pipe] = worker
+            pipe = idle.pop() if idle else start()
+            try:
+                pipe.send(taken)
+            except OSError as error:
+                raise _killed(started[pipe]) from error
+            busy.append(pipe)
         while busy:
             yield from finished()
     finally:
-        for worker in started:
-            worker.pipe.close()
-            worker.process.kill()
-            worker.process.join()
-            worker.process.close()
+        for pipe, process in started.items():
+            pipe.close()
+            process.kill()
+            process.join()
+            process.close()
 
 
-def _send(worker: _Worker, task: tuple[int, Any]) -> None:
-    try:
-        worker.pipe.send(task)
-    except OSError as error:
-        raise _ended(worker) from error
-
-
-def _receive(worker: _Worker) -> tuple[int, Any]:
-    try:
-        number, found, error = worker.pipe.recv()
-    except (EOFError, OSError) as broken:
-        raise _ended(worker) from broken
-    if error is not None:
-        raise error
-    return number, found
-
-
-def _ended(worker: _Worker) -> DataError:
-    worker.process.join()
-    code = worker.process.exitcode
+def _killed(process: Any) -> DataError:
+    process.join()
+    code = process.exitcode
     how = signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
     return DataError(
-        f"a worker's process was ended from outside ({how}), as a system does that runs out of "
-        "memory. What is finished stays, and the same command goes on from there; fewer "
-        "workers, or less memory for each, may help"
+        f"a worker process was killed ({how}); the system may be out of memory. Finished results "
+        "are kept, and the same command resumes; try fewer workers, or less memory for each"
     )
 
 
@@ -209,10 +209,10 @@ def _work(
     explainer: Explainer,
     work: Callable[[Explainer, Any], Any],
 ) -> None:
-    """Do tasks until the other side is gone."""
+    """Do tasks until the other end of the pipe is closed."""
     import torch
 
-    # Ctrl-C in a terminal reaches all processes, and is for the one that started these.
+    # Ctrl-C in a terminal reaches all processes. The parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     let_go()
     for other in inherited:
@@ -221,20 +221,6 @@ def _work(
     try:
         while True:
             number, task = pipe.recv()
-            try:
-                answer: tuple[int, Any, Exception | None] = number, work(explainer, task), None
-            except Exception as error:
-                answer = number, None, _sendable(error)
-            pipe.send(answer)
+            pipe.send((number, *attempt(explainer, work, task)))
     except (EOFError, OSError):
         return
-
-
-def _sendable(error: Exception) -> Exception:
-    import pickle
-
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

@@ -1,31 +1,28 @@
-"""The Ray engine: work done by actors of a Ray cluster, each with the model in memory.
+"""The Ray engine: runs the model in actors of a Ray cluster.
 
-Ray Data streams the tasks through `map_batches` to a pool of actors. The process that asked reads
-the source and writes the output, so that neither has to be where the other machines can see it. It
-hands out two tasks for each worker and waits; no more is in memory, here or in the cluster.
+This process reads the source and writes the output, so neither needs to be on a shared disk. Every
+worker is an actor with the model in memory. Ray's object store brings the model to each machine
+once. A worker has at most two tasks: one that it computes, and the next. Nothing else is taken
+from the source, so memory stays bounded.
 
-A task goes from this process to the conductor, an actor on the same machine that runs Ray Data.
-There a read task, which needs no CPU, makes a block of it. A worker gets the block, and what it
-makes of it comes back the same way. The model reaches the workers through Ray's object store, once
-for every machine.
-
-Ray starts a worker again whose process was ended, and gives it its task again. If a machine is
-lost there may be no room to do so, and Ray would wait for it. Then everything that is under way is
-started anew on what is left of the cluster.
+If a worker or its machine is lost, its tasks go to the other workers. A new worker is started as
+soon as the cluster has room for one. A task that loses four workers ends the run with an error.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
+import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from itertools import chain, count
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from attnflow.dataset.local import attempt, cpus, environment
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -37,15 +34,15 @@ Task = TypeVar("Task")
 Found = TypeVar("Found")
 
 DEVICES: Final = ("auto", "cpu", "cuda")
-# One is worked on, and the next one is there when it is finished.
+# One task to compute, and one that is there when it is finished.
 _TASKS_EACH: Final = 2
-# How often the same task may cost a worker its process.
+# How many times a task is repeated after its worker was lost.
 _RETRIES: Final = 3
-# How many seconds go by before somebody looks whether all machines are still there.
-_PATIENCE: Final = 2.0
-# How many seconds a cluster is given to notice that workers have ended.
+# Seconds between two checks of the cluster while nothing is finished.
+_POLL: Final = 1.0
+# Seconds to wait until the cluster reports the room that workers leave.
 _SETTLING: Final = 30.0
-# What decides the bytes that come out.
+# The packages that determine the bytes of the results.
 _PACKAGES: Final = ("attnflow", "numpy", "pyarrow", "tokenizers", "torch", "transformers")
 
 
@@ -53,7 +50,7 @@ class Cluster(NamedTuple):
     """A Ray cluster that this process has joined.
 
     Attributes:
-        asked: How many workers were asked for; None is as many as there is room for.
+        asked: The number of workers asked for; None is as many as there is room for.
         on_gpu: Whether every worker has a GPU.
     """
 
@@ -74,6 +71,29 @@ class Cluster(NamedTuple):
         free = ray.available_resources()
         return min(self.size(), *(int(free.get(need, 0)) for need in self._needs))
 
+    def check_room(self) -> None:
+        """Check that there is room for the workers.
+
+        Raises:
+            OptionError: If there is not.
+        """
+        each = "a worker needs a GPU and a CPU" if self.on_gpu else "a worker needs a CPU"
+        size, room = self.size(), self.room()
+        if size < 1:
+            raise OptionError(
+                f"the Ray cluster has no room for a worker: {each}, and no machine has that. Add a "
+                "machine with: ray start --address"
+            )
+        if room < 1:
+            raise OptionError(
+                f"the Ray cluster has no room for a worker at the moment: {each}, and other jobs "
+                f"use all {size} places; wait until they end"
+            )
+        if self.asked is not None and self.asked > room:
+            raise OptionError(
+                f"workers is {self.asked}, but the Ray cluster has room for {room}: {each}"
+            )
+
     @property
     def _needs(self) -> tuple[str, ...]:
         return ("CPU", "GPU") if self.on_gpu else ("CPU",)
@@ -85,39 +105,41 @@ def joined(
 ) -> Iterator[Cluster]:
     """Join a Ray cluster, or start one on this machine that ends with the context.
 
-    In a process that has joined a cluster already, that one is used, and stays joined.
+    A process that has already joined a cluster uses that one, and stays in it.
 
     Args:
         address: "auto" for the cluster that this machine is part of, or the "host:port" of one.
             None starts one.
-        workers: How many workers there are to be, each with one CPU. None is as many as there is
-            room for.
+        workers: The number of workers, each with one CPU. None is as many as there is room for.
         device: "cpu", "cuda" for a GPU for each worker, or "auto" for GPUs if there are any.
 
     Raises:
         MissingExtraError: If Ray is not installed.
         OptionError: If there is no such cluster, or no room in it for the workers.
     """
+    from importlib.util import find_spec
+
     if device not in DEVICES:
         raise OptionError(f"device is {device!r}; expected {', '.join(DEVICES)}")
     if address is not None and (not isinstance(address, str) or not address):
         raise OptionError(f"address is {address!r}; expected 'auto', 'host:port' or None")
-    # Ray reads this when it is imported. A cluster of one machine then listens to no other.
-    with _environment(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0" if address is None else None):
-        _require_ray()
+    if find_spec("ray") is None:
+        raise MissingExtraError(
+            'the Ray engine needs Ray, which is not installed; run: pip install "attnflow[ray]"'
+        )
+    # Ray reads this when it is imported. A cluster of one machine then accepts no other machine.
+    with _defaults(**({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if address is None else {})):
         import ray
 
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(address, workers)
-    try:
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            stack.enter_context(redirect_stdout(_WithoutRay(sys.stdout)))
+            _connect(address, workers)
+            stack.callback(ray.shutdown)
         gpus = ray.cluster_resources().get("GPU", 0)
         cluster = Cluster(workers, gpus >= 1 if device == "auto" else device == "cuda")
-        _check_room(cluster)
+        cluster.check_room()
         yield cluster
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def ray_map(
@@ -126,105 +148,92 @@ def ray_map(
     todo: Iterator[tuple[int, Task]],
     cluster: Cluster,
 ) -> Generator[tuple[int, Found], None, None]:
-    """Do work on numbered tasks, as many at once as there are workers in a cluster.
+    """Apply a function to numbered tasks, in the workers of a cluster.
 
     Args:
         explainer: The model.
-        work: What is done with a task, a function that every machine can import. What it returns,
-            or raises, has to be picklable.
-        todo: The tasks and their numbers. No more than two for each worker are taken ahead.
-        cluster: Where it is done.
+        work: The function, which every machine must be able to import. What it returns or raises
+            must be picklable.
+        todo: The numbers and the tasks. At most two for each worker are taken ahead.
+        cluster: The cluster.
 
     Yields:
-        The number of a task, and what work made of it, as they are finished.
+        The number of a task and its result, in the order in which tasks finish.
 
     Raises:
-        OptionError: If there is no room in the cluster any more.
-        DataError: If a worker's process is ended from outside again and again, or a machine of the
-            cluster has other versions of the packages than this one.
+        OptionError: If the cluster has no room any more.
+        DataError: If the same task loses worker after worker, or a machine of the cluster has other
+            versions of the packages than this one.
     """
     import ray
 
     first = next(todo, None)
     if first is None:
         return
+    room = cluster.room()
+    if room < 1:
+        cluster.check_room()
     recipe = ray.put(_recipe(explainer, work, cluster.on_gpu))
-    taken_by_others = cluster.size() - cluster.room()
-    stream = _Stream(cluster, recipe)
-
-    def finished() -> Iterator[tuple[int, Found]]:
-        nonlocal stream
-        try:
-            results = stream.results()
-        except _StreamEnded as ended:
-            stream.close()
-            if not ended.worth_another:
-                raise DataError(
-                    f"the Ray cluster gave up: {ended}. What is finished stays, and the same "
-                    "command goes on from there; fewer workers, or less memory for each, may help"
-                ) from ended.__cause__
-            _settle(cluster, taken_by_others)
-            unfinished = stream.waiting.values()
-            stream = _Stream(cluster, recipe)
-            for number, content in unfinished:
-                stream.add(number, content)
-            return
-        for number, result in results:
-            found, error = pickle.loads(result)
-            if error is not None:
-                raise error
-            yield number, found
-
+    pool = _Pool(cluster, recipe, min(room, cluster.asked or room))
+    tasks = chain([first], todo)
+    ended = False
     try:
-        for number, task in chain([first], todo):
-            stream.add(number, pickle.dumps(task, protocol=5))
-            while len(stream.waiting) >= stream.most:
-                yield from finished()
-        while stream.waiting:
-            yield from finished()
+        while True:
+            while not ended and pool.wants_task():
+                taken = next(tasks, None)
+                ended = taken is None
+                if taken is not None:
+                    pool.add(*taken)
+            if ended and not pool.tasks:
+                break
+            yield from pool.results()
     finally:
-        stream.close()
-        # Whoever uses the cluster next would otherwise find no room in it.
+        # The process may have left the cluster before this generator was closed.
         if ray.is_initialized():
-            _settle(cluster, taken_by_others)
+            pool.close()
+            # The next map would otherwise find no room.
+            _settle(cluster, room)
 
 
-def _settle(cluster: Cluster, taken_by_others: int) -> None:
-    """Wait until the workers of a stream that was closed have made room."""
+def _settle(cluster: Cluster, places: int) -> None:
+    """Wait until lost or ended workers have left room for new ones."""
     until = time.monotonic() + _SETTLING
-    while time.monotonic() < until:
-        wanted = cluster.size() - taken_by_others
-        if cluster.asked is not None:
-            wanted = min(wanted, cluster.asked)
-        if cluster.room() >= max(1, wanted):
-            break
-        time.sleep(0.2)
+    while cluster.room() < min(places, cluster.size()) and time.monotonic() < until:
+        time.sleep(0.1)
 
 
 # ---- The cluster ---------------------------------------------------------------------------------
 
 
-def _require_ray() -> None:
-    from importlib.util import find_spec
+class _WithoutRay:
+    """Standard output without what a thread of Ray prints whenever a worker is lost.
 
-    if find_spec("ray") is None or find_spec("ray.data") is None:
-        raise MissingExtraError(
-            "the Ray engine needs Ray Data, which is not installed; run: pip install "
-            '"attnflow[ray]"'
-        )
+    Ray has no option for that. It would end up between the lines of JSON that a command prints.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        if threading.current_thread().name.startswith("ray_"):
+            return len(text)
+        return int(self._stream.write(text))
 
 
-def _say_nothing(*arguments: object) -> None:
-    """Stand in for what Ray prints."""
+@contextmanager
+def _defaults(**values: str) -> Iterator[None]:
+    """Set environment variables that are not set, until the context ends."""
+    with environment(**{name: value for name, value in values.items() if name not in os.environ}):
+        yield
 
 
 def _connect(address: str | None, workers: int | None) -> None:
     import logging
-    from unittest.mock import patch
 
     import ray
-
-    from attnflow.dataset.local import cpus
 
     how: dict[str, Any] = {"address": address}
     if address is None:
@@ -232,59 +241,33 @@ def _connect(address: str | None, workers: int | None) -> None:
     else:
         _check_address(address)
     try:
-        with warnings.catch_warnings(), _environment(RAY_USAGE_STATS_ENABLED="0"):
+        with warnings.catch_warnings(), _defaults(RAY_USAGE_STATS_ENABLED="0"):
             warnings.simplefilter("ignore")
-            # Ray prints what becomes of workers, in between what the caller prints.
-            with patch("ray._private.worker.listen_error_messages", _say_nothing):
-                ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         if address is None:
             raise OptionError(f"Ray cannot be started: {_first_line(error)}") from error
-        raise _no_cluster(address, error) from error
-
-
-@contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Set variables of the environment that are not set, for a while."""
-    added = {name: value for name, value in values.items() if value and name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-def _found(address: str) -> str:
-    """Return where the cluster is that "auto" stands for."""
-    from ray._private.services import canonicalize_bootstrap_address
-
-    try:
-        return str(canonicalize_bootstrap_address(address))
-    except (ConnectionError, ValueError) as error:
-        raise _no_cluster(address, error) from error
-
-
-def _no_cluster(address: str, error: BaseException) -> OptionError:
-    return OptionError(
-        f"address is {address!r}, and there is no Ray cluster to join: {_first_line(error)}. "
-        "Start one with: ray start --head"
-    )
+        raise OptionError(
+            f"address is {address!r}, and there is no Ray cluster to join: {_first_line(error)}. "
+            "Start one with: ray start --head"
+        ) from error
 
 
 def _check_address(address: str) -> None:
-    """Find out in a second what Ray takes a minute to."""
+    """Check that something answers at an address; Ray itself would try for two minutes."""
     import socket
 
     named = f"address is {address!r}"
     if address == "auto":
-        # It may be what a cluster that is gone has left behind.
-        address = _found(address)
+        found = _last_cluster()
+        if found is None:
+            return  # Ray looks for its processes on this machine, and fails at once without any.
+        address = found
         named += f", which is {address!r}"
     if "://" in address:
         raise OptionError(
-            f"{named}; expected 'auto' or 'host:port'. This process has to run on a machine of the "
-            "cluster; elsewhere, hand it in with: ray job submit"
+            f"{named}; expected 'auto' or 'host:port'. This process must run on a machine of the "
+            "cluster; from another machine, submit it with: ray job submit"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -298,253 +281,175 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def _check_room(cluster: Cluster) -> None:
-    each = "a worker needs a GPU and a CPU" if cluster.on_gpu else "a worker needs a CPU"
-    size, room = cluster.size(), cluster.room()
-    if size < 1:
-        raise OptionError(
-            f"the Ray cluster has no room for a worker: {each}, and no machine has that. Add one "
-            "with: ray start --address"
-        )
-    if room < 1:
-        raise OptionError(
-            f"the Ray cluster has no room for a worker at the moment: {each}, and other jobs have "
-            f"taken all there is for {size}; wait for them"
-        )
-    if cluster.asked is not None and cluster.asked > room:
-        raise OptionError(
-            f"workers is {cluster.asked}, and the Ray cluster has room for {room}: {each}"
-        )
+def _last_cluster() -> str | None:
+    """Return the address that `ray start` left on this machine; its cluster may have ended."""
+    import tempfile
+    from pathlib import Path
+
+    if given := os.environ.get("RAY_ADDRESS"):
+        return None if given in ("auto", "local") else given
+    temporary = "/tmp" if os.name == "posix" else tempfile.gettempdir()
+    file = Path(os.environ.get("RAY_TMPDIR", temporary)) / "ray" / "ray_current_cluster"
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-# ---- One stream through the cluster --------------------------------------------------------------
+# ---- The workers of a map ------------------------------------------------------------------------
 
 
-class _StreamEnded(Exception):
-    """Ray Data has ended, or is not going to.
+class _Pool:
+    """The workers of a map, and the tasks that they have.
 
-    Attributes:
-        worth_another: Whether it had got anywhere, or a machine was lost.
-    """
-
-    def __init__(self, reason: str, worth_another: bool) -> None:
-        super().__init__(reason)
-        self.worth_another = worth_another
-
-
-class _Stream:
-    """Ray Data at work: tasks in, results out, until it is closed or loses a machine.
+    Args:
+        cluster: The cluster.
+        recipe: A reference to what the workers need.
+        workers: The number of workers.
 
     Attributes:
-        most: How many tasks may be handed out at once.
-        waiting: The tasks that are handed out, with their numbers.
+        tasks: The tasks that are not finished, by their place in the order in which they came.
     """
 
-    def __init__(self, cluster: Cluster, recipe: Any) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        room = cluster.room()
-        if room < 1:
-            _check_room(cluster)
-        workers = min(room, cluster.asked or room)
-        self.most = workers * _TASKS_EACH
-        # By their place in the order of handing out; numbers need not follow each other.
-        self.waiting: dict[int, tuple[int, bytes]] = {}
+    def __init__(self, cluster: Cluster, recipe: Any, workers: int) -> None:
+        self.tasks: dict[int, tuple[int, Any]] = {}
+        self._cluster, self._recipe, self._most = cluster, recipe, workers
         self._added = 0
-        self._moved = False
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        made = ray.remote(num_cpus=0, max_concurrency=8, scheduling_strategy=here)(_Conductor)
-        self._conductor = made.remote()
-        self._running = self._conductor.run.remote(
-            self._conductor, [recipe], workers, cluster.on_gpu
-        )
+        # The places of tasks that no worker has, because theirs was lost.
+        self._returned: list[int] = []
+        # Every worker with the places of its tasks, oldest first.
+        self._workers: dict[Any, list[int]] = {}
+        self._starting: set[Any] = set()
+        # What is under way: the worker, and the place of the task, or None while the worker starts.
+        self._running: dict[Any, tuple[Any, int | None]] = {}
+        self._losses: Counter[int | None] = Counter()
+        for _ in range(workers):
+            self._start()
 
-    def add(self, number: int, task: bytes) -> None:
-        """Hand a task out."""
-        self.waiting[self._added] = (number, task)
-        self._conductor.add.remote(self._added, task)
+    def wants_task(self) -> bool:
+        """Return whether a worker has room for a task that no worker had before."""
+        return not self._returned and self._free() is not None
+
+    def add(self, number: int, task: Any) -> None:
+        """Give a task to the worker that has the fewest."""
+        self.tasks[self._added] = number, task
+        self._give(self._added)
         self._added += 1
 
-    def results(self) -> list[tuple[int, bytes]]:
-        """Wait for results, and return them with their numbers.
+    def results(self) -> Iterator[tuple[int, Any]]:
+        """Wait until something has happened, and yield the numbers and results of finished tasks.
 
         Raises:
-            _StreamEnded: If there will not be any more.
+            OptionError: If the cluster has no room for any worker.
+            DataError: If workers are lost again and again.
+            Exception: The error of a task.
         """
         import ray
 
-        try:
-            while True:
-                found, machines = ray.get(self._conductor.results.remote(_PATIENCE))
-                if found:
-                    self._moved = True
-                    # What Ray did twice counts once.
-                    return [
-                        (self.waiting.pop(place)[0], result)
-                        for place, result in found
-                        if place in self.waiting
-                    ]
-                alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-                if machines - alive:
-                    raise _StreamEnded("a machine was lost", worth_another=True)
-                if ray.wait([self._running], timeout=0)[0]:
-                    ray.get(self._running)
-                    raise _StreamEnded("Ray Data ended", worth_another=self._moved)
-        except ray.exceptions.RayError as error:
-            raise _StreamEnded(_reason(error), worth_another=self._moved) from error
+        if not self._workers:
+            _settle(self._cluster, 1)
+            if self._cluster.room() < 1:
+                self._cluster.check_room()
+        if len(self._workers) < self._most and self._cluster.room() > 0:
+            self._start()
+        ready, _ = ray.wait(list(self._running), timeout=_POLL)
+        if ready:
+            worker, place = self._running[ready[0]]
+            try:
+                found, error = ray.get(ready[0])
+            except ray.exceptions.RayError as lost:
+                self._lose(worker, lost)
+            else:
+                if error is not None:
+                    raise error
+                del self._running[ready[0]]
+                if place is None:
+                    self._starting.remove(worker)
+                    del self._losses[None]
+                else:
+                    self._workers[worker].remove(place)
+                    yield self.tasks.pop(place)[0], found
+        elif len(self._starting) == len(self._workers) and self._cluster.size() < 1:
+            # Ray would wait for ever for a machine that the workers can start on.
+            self._cluster.check_room()
+        while self._returned and self._free() is not None:
+            self._give(self._returned.pop(0))
 
     def close(self) -> None:
-        """End what is under way."""
+        """End the workers."""
         import ray
 
-        # What it has started ends with it. Ray would start itself anew to kill something.
-        if ray.is_initialized():
-            ray.kill(self._conductor)
+        for worker in self._workers:
+            ray.kill(worker)
+
+    def _start(self) -> None:
+        import ray
+
+        gpus = 1 if self._cluster.on_gpu else 0
+        worker = ray.remote(num_cpus=1, num_gpus=gpus)(_Worker).remote()
+        self._workers[worker] = []
+        self._starting.add(worker)
+        self._running[worker.prepare.remote([self._recipe])] = worker, None
+
+    def _free(self) -> Any:
+        """Return the worker that has the fewest tasks, or None if all have enough."""
+        started = [worker for worker in self._workers if worker not in self._starting]
+        worker = min(started, key=lambda worker: len(self._workers[worker]), default=None)
+        return None if worker is None or len(self._workers[worker]) >= _TASKS_EACH else worker
+
+    def _give(self, place: int) -> None:
+        worker = self._free()
+        self._workers[worker].append(place)
+        self._running[worker.do.remote(self.tasks[place][1])] = worker, place
+
+    def _lose(self, worker: Any, error: Exception) -> None:
+        """Take the tasks of a lost worker back."""
+        import ray
+
+        places = self._workers.pop(worker)
+        self._starting.discard(worker)
+        ray.kill(worker)
+        self._running = {
+            reference: item for reference, item in self._running.items() if item[0] is not worker
+        }
+        self._returned = sorted(self._returned + places)
+        # The worker computes its oldest task.
+        culprit = places[0] if places else None
+        self._losses[culprit] += 1
+        if self._losses[culprit] > _RETRIES or isinstance(error, ray.exceptions.RayTaskError):
+            raise DataError(
+                f"the Ray cluster gave up: {_reason(error)}. Finished results are kept, and the "
+                "same command resumes; try fewer workers, or less memory for each"
+            ) from error
 
 
-def _reason(error: BaseException) -> str:
-    """Say in a line what happened to Ray."""
+def _reason(error: Exception) -> str:
+    """Say in a line what Ray reports."""
     import ray
 
-    if isinstance(error, ray.exceptions.RayActorError):
-        return (
-            "its processes are ended from outside again and again, as a system does that runs out "
-            "of memory"
-        )
+    if isinstance(error, ray.exceptions.ActorDiedError) and "creation task" not in str(error):
+        return "workers are killed again and again; a machine may be out of memory"
     # The first lines say where it happened, and the last one what.
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__
-
-
-class _Conductor:
-    """Runs Ray Data, and stands between it and the process that asked.
-
-    An actor on the machine of that process. Every method runs in a thread of its own.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._tasks: dict[int, bytes] = {}
-        self._taken = 0
-        self._results: list[tuple[int, bytes]] = []
-        self._machines: set[str] = set()
-
-    def run(self, me: Any, recipe: list[Any], workers: int, on_gpu: bool) -> None:
-        """Stream tasks through a pool of workers; never returns."""
-        import ray.data
-
-        context = ray.data.DataContext.get_current()
-        # A block for every task.
-        context.target_max_block_size = 1
-        context.enable_progress_bars = False
-        blocks = ray.data.read_datasource(_source(me), num_cpus=0, override_num_blocks=1)
-        results = blocks.map_batches(
-            _Worker,
-            batch_size=1,
-            batch_format="pyarrow",
-            # One is the least, or Ray Data complains of tasks that are fewer than workers.
-            compute=ray.data.ActorPoolStrategy(
-                min_size=1,
-                max_size=workers,
-                initial_size=workers,
-                max_tasks_in_flight_per_actor=_TASKS_EACH,
-            ),
-            fn_constructor_args=(me, recipe),
-            num_cpus=1,
-            num_gpus=1 if on_gpu else 0,
-            # Ray Data's own choice is to try again for ever.
-            ray_remote_args_fn=lambda: {"max_restarts": -1, "max_task_retries": _RETRIES},
-        )
-        for table in results.iter_batches(
-            batch_size=None, batch_format="pyarrow", prefetch_batches=0
-        ):
-            pairs = zip(*(table[name].to_pylist() for name in ("place", "content")), strict=True)
-            with self._changed:
-                for place, content in pairs:
-                    self._tasks.pop(place, None)
-                    self._results.append((place, content))
-                self._changed.notify_all()
-
-    def add(self, place: int, task: bytes) -> None:
-        """Take the task at a place."""
-        with self._changed:
-            self._tasks[place] = task
-            self._changed.notify_all()
-
-    def take(self, place: int) -> bytes:
-        """Return the task at a place, as soon as there is one.
-
-        If the one who asks was started again it asks for all of them again; then there is nothing
-        at the places of those that are finished.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: place < self._taken or place in self._tasks)
-            self._taken = max(self._taken, place + 1)
-            return self._tasks.get(place, b"")
-
-    def results(self, patience: float) -> tuple[list[tuple[int, bytes]], set[str]]:
-        """Return results and the machines that there are workers on; wait if there are none."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._results, patience)
-            found, self._results = self._results, []
-            return found, self._machines
-
-    def works_on(self, machine: str) -> None:
-        """Note a machine that a worker is on."""
-        self._machines.add(machine)
-
-
-def _block(places: Any, contents: list[bytes]) -> Any:
-    """Return tasks or results as Ray Data has them, an Arrow table."""
-    import pyarrow
-
-    # Shards may be larger than the 2 GiB that binary has room for.
-    return pyarrow.table(
-        {"place": places, "content": pyarrow.array(contents, pyarrow.large_binary())}
-    )
-
-
-def _source(conductor: Any) -> Any:
-    """Return what Ray Data reads: the tasks that the conductor has, a block each."""
-    import ray
-    from ray.data.block import BlockMetadata
-    from ray.data.datasource import Datasource, ReadTask
-
-    def read() -> Iterator[Any]:
-        for place in count():
-            yield _block([place], [ray.get(conductor.take.remote(place))])
-
-    class Tasks(Datasource):  # type: ignore[misc]
-        @property
-        def supports_distributed_reads(self) -> bool:
-            return False  # stays on the conductor's machine
-
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, *arguments: Any, **options: Any) -> list[Any]:
-            return [ReadTask(read, BlockMetadata(None, None, None, None))]
-
-    return Tasks()
 
 
 # ---- A worker ------------------------------------------------------------------------------------
 
 
 class _Recipe(NamedTuple):
-    """What a worker needs to know.
+    """What a worker needs.
 
     Attributes:
         explainer: The model, on the CPU.
         fingerprint: Its fingerprint.
-        work: What to do with a task.
-        on_gpu: Whether to do it on a GPU.
-        versions: The releases of the packages.
+        work: The function to apply to tasks.
+        on_gpu: Whether to move the model to a GPU.
+        versions: The versions of the packages.
     """
 
     explainer: Explainer
@@ -572,71 +477,61 @@ def _versions() -> dict[str, str]:
 
 
 class _Worker:
-    """Has the model in memory, and does task after task; Ray Data makes an actor of it."""
+    """An actor with the model in memory."""
 
-    def __init__(self, conductor: Any, recipe: list[Any]) -> None:
-        import ray
-
-        machine = ray.get_runtime_context().get_node_id()
-        ray.get(conductor.works_on.remote(machine))
-        self._broken: Exception | None = None
-        # Whatever is wrong here would be an unreadable error of Ray's if it were raised.
-        try:
-            self._recipe: _Recipe = ray.get(recipe[0])
-            self._prepare(ray.util.get_node_ip_address())
-        except AttnflowError as error:
-            self._broken = error
-        except Exception as error:
-            self._broken = DataError(
-                f"a worker cannot start on {ray.util.get_node_ip_address()}: "
-                f"{type(error).__name__}: {error}"
-            )
-
-    def _prepare(self, machine: str) -> None:
-        import torch
-
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        # As the local engine does it, so that the same numbers come out.
-        torch.set_num_threads(1)
-        for name, version in _versions().items():
-            if version != self._recipe.versions[name]:
-                raise DataError(
-                    f"{name} is {version} on the machine {machine} of the Ray cluster, and "
-                    f"{self._recipe.versions[name]} here, so that other numbers might come out; "
-                    "install the same release on both"
-                )
-        found = self._recipe.explainer.fingerprint()
-        if found != self._recipe.fingerprint:
-            raise DataError(
-                f"the model that reached the machine {machine} of the Ray cluster is not the one "
-                f"that was sent: its fingerprint is {found}, and was {self._recipe.fingerprint}"
-            )
-        if self._recipe.on_gpu:
-            if not torch.cuda.is_available():
-                raise DataError(
-                    f"Ray gave a worker on {machine} a GPU that torch cannot use; install a torch "
-                    "with CUDA there, or choose device='cpu'"
-                )
-            self._recipe.explainer.model.to("cuda")
-
-    def __call__(self, table: Any) -> Any:
-        """Do the tasks of a block.
+    def prepare(self, recipe: list[Any]) -> tuple[None, Exception | None]:
+        """Get the model.
 
         Args:
-            table: The tasks, an Arrow table.
+            recipe: A reference to the `_Recipe`. It is in a list so that Ray does not resolve it;
+                an error would be hard to read.
 
         Returns:
-            What became of them, an Arrow table.
+            None, and the error if this machine cannot do the work.
         """
-        from attnflow.dataset.local import _sendable
+        import ray
 
-        results = []
-        for content in table["content"].to_pylist():
-            answer: tuple[Any, Exception | None] = None, self._broken
-            if content and self._broken is None:
-                try:
-                    answer = self._recipe.work(self._recipe.explainer, pickle.loads(content)), None
-                except Exception as error:
-                    answer = None, _sendable(error)
-            results.append(pickle.dumps(answer, protocol=5))
-        return _block(table["place"], results)
+        machine = ray.util.get_node_ip_address()
+        try:
+            self._recipe = _prepared(ray.get(recipe[0]), machine)
+        except AttnflowError as error:
+            return None, error
+        except Exception as error:
+            return None, DataError(
+                f"a worker cannot start on {machine}: {type(error).__name__}: {error}"
+            )
+        return None, None
+
+    def do(self, task: Any) -> tuple[Any, Exception | None]:
+        """Do a task; return the result, and the error if there is one."""
+        return attempt(self._recipe.explainer, self._recipe.work, task)
+
+
+def _prepared(recipe: _Recipe, machine: str) -> _Recipe:
+    """Check that this machine gives the same results, and move the model to its GPU."""
+    import torch
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # The local engine uses one thread too. The results are then the same.
+    torch.set_num_threads(1)
+    for name, version in _versions().items():
+        if version != recipe.versions[name]:
+            raise DataError(
+                f"{name} is {version} on machine {machine} of the Ray cluster, but "
+                f"{recipe.versions[name]} here, which may change results; install the same version "
+                "on both"
+            )
+    found = recipe.explainer.fingerprint()
+    if found != recipe.fingerprint:
+        raise DataError(
+            f"the model that reached machine {machine} of the Ray cluster is not the one that was "
+            f"sent: its fingerprint is {found}; expected {recipe.fingerprint}"
+        )
+    if recipe.on_gpu:
+        if not torch.cuda.is_available():
+            raise DataError(
+                f"Ray gave a worker on {machine} a GPU that torch cannot use; install torch with "
+                "CUDA there, or choose device='cpu'"
+            )
+        recipe.explainer.model.to("cuda")
+    return recipe
