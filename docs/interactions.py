@@ -132,7 +132,7 @@ class Bench:
 
     def print(self) -> None:
         """Print the table."""
-        print("| interaction | middle (ms) | slowest (ms) | graph after (ms) | flows after (ms) |")
+        print("| interaction | median (ms) | slowest (ms) | graph after (ms) | flows after (ms) |")
         print("| --- | ---: | ---: | ---: | ---: |")
         for name, *times in self.rows:
             shown, drawn, answered = times
