@@ -1,6 +1,6 @@
-"""Lets the reference show the examples of docstrings as code: griffe calls it.
+"""Shows the examples of docstrings as code in the reference; griffe calls this extension.
 
-Griffe knows the section "Examples:" and takes "Example:" for prose.
+Griffe recognises the section "Examples:" but treats "Example:" as prose.
 """
 
 import re
@@ -10,10 +10,10 @@ from griffe import Extension, Object
 
 
 class Examples(Extension):
-    """Gives the section of examples the name that griffe knows."""
+    """Renames the section of examples to the name that griffe recognises."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
-        """Look at the docstring of a module, class, function or attribute."""
+        """Rename the section in the docstring of a module, class, function or attribute."""
         if obj.docstring is not None:
             obj.docstring.value = re.sub(
                 r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE

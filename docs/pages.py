@@ -1,8 +1,8 @@
-"""Makes the pages of the site that are not written by hand: mkdocs calls it.
+"""Generates pages of the site; mkdocs calls this hook.
 
-notebook.md is docs/notebook.ipynb with what its cells show, keys.html is the page of the
+notebook.md is docs/notebook.ipynb with its outputs, keys.html is the page of the
 explanation in docs/keys.json, reference/commands.md is the help of the commands, and
-reference/options.md the table of options.
+reference/options.md is the table of options.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from attnflow.cli import COMMANDS, main
 from attnflow.options import markdown_table
 
 HERE = Path(__file__).parent
-# Commands of which each has commands of its own.
+# Commands that have subcommands.
 NESTED = {"paper"}
 
 
@@ -52,7 +52,7 @@ def notebook(content: dict[str, Any]) -> str:
 
 
 def shown(output: dict[str, Any]) -> str:
-    """Return what a cell shows, in the best form that a page without a kernel can have."""
+    """Return a cell's output in the richest form that works without a kernel."""
     if output["output_type"] == "stream":
         return _plain("".join(output["text"]))
     data = output["data"]
@@ -70,8 +70,8 @@ def _plain(text: str) -> str:
 
 
 def commands() -> str:
-    """Return what `attnflow --help` says, and the help of each command."""
-    parts = ["# Command line\n\n`attnflow COMMAND --help` prints what is here."]
+    """Return the help of every command and subcommand."""
+    parts = ["# Command line\n\n`attnflow COMMAND --help` prints the same text."]
     for name in COMMANDS:
         text = _help([name])
         parts.append(f"## attnflow {name}\n\n```text\n{text}\n```")
@@ -84,7 +84,7 @@ def commands() -> str:
 def _help(words: list[str]) -> str:
     said = io.StringIO()
     columns = os.environ.get("COLUMNS")
-    # argparse breaks lines at the width of the terminal.
+    # argparse wraps lines at the width of the terminal.
     os.environ["COLUMNS"] = "82"
     try:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
@@ -97,6 +97,6 @@ def _help(words: list[str]) -> str:
 
 
 def _choices(text: str) -> list[str]:
-    """Return the commands that a help text lists, each on a line of its own, indented by four."""
+    """Return the subcommands that a help text lists, one per line, indented by four."""
     lines = text.partition("positional arguments:")[2].partition("\n\n")[0].splitlines()
     return [line.split()[0] for line in lines if line.startswith("    ") and line[4:5] not in " "]

@@ -22,7 +22,7 @@ from attnflow.view import theme
 HERE = Path(__file__).parent
 SENTENCE = "the keys to the cabinet"
 ANSWERS = {"VBZ": "is", "VBP": "are"}
-# Deep flow no longer depends on the position: its picture is of a layer where it does.
+# Deep flow no longer depends on the position, so the picture shows a layer where it does.
 PANELS = (("raw", 6), ("rollout", 6), ("flow", 3))
 TITLES = {"raw": "Raw attention", "rollout": "Attention rollout", "flow": "Attention flow"}
 MARK = "#b23900"
@@ -72,12 +72,12 @@ def draw(found: list[Explanation]) -> Any:
 
 
 def write(figure: Any, x: float, y: float, text: str, size: float, **more: Any) -> None:
-    """Write a line."""
+    """Write a line of text."""
     theme.put_text(figure.text(x, y, " "), text, size, **more)
 
 
 def sentence(explanation: Explanation, best: int) -> str:
-    """Return what a panel says, in words."""
+    """Return the caption of a panel."""
     name, score = explanation.tokens[best], explanation.scores[best]
     return {
         "raw": f"one step of layer {explanation.layer}: it looks most at \u201c{name}\u201d",
@@ -87,7 +87,7 @@ def sentence(explanation: Explanation, best: int) -> str:
 
 
 def draw_graph(ax: Any, explanation: Explanation, best: int) -> None:
-    """Draw the edges that a method follows down from CLS, and the tokens shaded by its scores."""
+    """Draw the edges that a method follows down from CLS, and the tokens shaded by score."""
     trace = explanation.trace
     if trace is None:
         raise ValueError("a short text has a trace")
@@ -134,11 +134,11 @@ def draw_graph(ax: Any, explanation: Explanation, best: int) -> None:
 
 
 def draw_map(ax: Any, explanation: Explanation, labels: bool) -> None:
-    """Draw the scores of every layer, the layer of the graph above in a frame."""
+    """Draw the scores of every layer, and frame the layer of the graph above."""
     scores = explanation.layer_scores
     rows, columns = scores.shape
     ordinary = np.array([not special for special in explanation.special])
-    # Each layer has the colours for itself: what counts is which token is ahead.
+    # Each layer has its own scale: what matters is which token scores highest.
     shares = scores / scores[:, ordinary].max(axis=1, keepdims=True)
     shares[:, ~ordinary] = np.nan
     ax.imshow(shares, cmap=theme.scale(), vmin=0.0, vmax=1.0, aspect="auto")
@@ -173,14 +173,14 @@ def draw_map(ax: Any, explanation: Explanation, labels: bool) -> None:
 
 
 def one_step(attention: NDArray[np.float64], layer: int, position: int) -> NDArray[np.float64]:
-    """Return the weights of one position of one layer, and of no other."""
+    """Return the weights of one position in one layer, and zeros elsewhere."""
     weights = np.zeros_like(attention)
     weights[layer - 1, position] = attention[layer - 1, position]
     return weights
 
 
 def paths(capacities: NDArray[np.float64], layer: int, position: int) -> NDArray[np.float64]:
-    """Return what of a position comes along each edge, multiplied along paths."""
+    """Return the share of a position that each edge carries, multiplied along paths."""
     weights = np.zeros_like(capacities)
     share = np.zeros(capacities.shape[1])
     share[position] = 1.0
@@ -193,7 +193,7 @@ def paths(capacities: NDArray[np.float64], layer: int, position: int) -> NDArray
 def pipes(
     capacities: NDArray[np.float64], layer: int, position: int, token: int
 ) -> NDArray[np.float64]:
-    """Return one way to send as much as possible from a token to a position, by edges."""
+    """Return one maximum flow from a token to a position, edge by edge."""
     _, count, _ = capacities.shape
     starts, ends, widths = [], [], []
     for i in range(layer):
@@ -213,7 +213,7 @@ def pipes(
 
 
 def edges(ax: Any, weights: NDArray[np.float64], look: Any) -> None:
-    """Draw edges as curves, the light ones first."""
+    """Draw edges as curves, light ones first."""
     layer, start, end = np.nonzero(weights > 0.012)
     for i in np.argsort(weights[layer, start, end], kind="stable"):
         up, a, b = int(layer[i]) + 1, int(start[i]), int(end[i])

@@ -1,7 +1,7 @@
-"""Takes the pictures of the page, as a file and as it is served, in docs/screenshots.
+"""Takes the screenshots in docs/screenshots, of the page as a file and as served.
 
 Run it as: python docs/screenshots.py
-It needs Playwright, Pillow, Debian's chromium (or another, named in the environment variable
+It needs Playwright, Pillow, Debian's chromium (or the browser in the environment variable
 CHROMIUM) and the MiniLM encoder.
 """
 
@@ -28,7 +28,7 @@ ARABIC = "مفاتيح الخزانة القديمة على الطاولة"
 
 
 def main() -> None:
-    """Explain some texts, and take a picture of each page in the states that matter."""
+    """Explain some texts, and take screenshots of each page in its main states."""
     folder = Path(__file__).with_name("screenshots")
     folder.mkdir(exist_ok=True)
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -57,7 +57,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as temporary,
         sync_playwright() as playwright,
-        # Containers run as root, where Chromium has no sandbox.
+        # Containers run as root, where Chromium's sandbox does not work.
         playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
     ):
         for name, explanation, options, clicks in pictures:
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def take(page: Page, path: Path) -> None:
-    """Take a picture of the whole page, the pointer out of the way."""
+    """Take a screenshot of the whole page, with the pointer in a corner."""
     page.mouse.move(2, 2)
     page.wait_for_timeout(500)
     # 256 colours are enough, and take a quarter of the space.
@@ -102,7 +102,7 @@ def take(page: Page, path: Path) -> None:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """Serve the model that comes with attnflow, and give the address."""
+    """Serve the model that ships with attnflow, and yield the address."""
     command = [sys.executable, "-m", "attnflow", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

