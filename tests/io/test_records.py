@@ -84,7 +84,7 @@ def test_bytes_that_are_not_utf_8_cost_their_line_only(tmp_path, name):
 
 def test_files_may_be_gzipped(tmp_path):
     content = "sentence\n" + "\n".join(f"text {i * i}" for i in range(5000))
-    path = write(tmp_path / "a.tsv.gz", gzip.compress(content.encode()))
+    path = write(tmp_path / "a.tsv.gz", gzip.compress(content.encode(), mtime=0))
     texts, faults = read(path)
     assert len(texts) == 5000
     assert not faults
@@ -162,7 +162,7 @@ FILES = {
     "a.csv": b"text,n\na joy,1\na bore,2\n",
     "a.tsv": b"text\tn\r\na joy\t1\r\na bore\t2\r\n",
     "a.jsonl": JSON,
-    "a.ndjson.gz": gzip.compress(JSON),
+    "a.ndjson.gz": gzip.compress(JSON, mtime=0),
     "a.json": JSON,
     "a": b"\n" + JSON,
 }
@@ -197,7 +197,7 @@ def test_parquet_is_known_by_its_ending_and_by_its_first_bytes(tmp_path, name):
         ("a.csv", b"\n\ntext,\xff\na,1\n", "line 3: the header is not UTF-8"),
         ("a.csv", b'"text\n', "line 1: .*a quote in it is not closed"),
         ("a.parquet", b"PAR1 and no more", "a.parquet is not a Parquet file, or is damaged"),
-        ("a.jsonl", gzip.compress(JSON)[:-9], r"line \d: the compressed data is cut off"),
+        ("a.jsonl", gzip.compress(JSON, mtime=0)[:-9], r"line \d: the compressed data is cut off"),
     ],
 )
 def test_a_file_that_would_be_misread_is_refused(tmp_path, name, content, message):
