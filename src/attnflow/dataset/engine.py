@@ -1,4 +1,4 @@
-"""What runs the model: the CPUs of this machine, or a Ray cluster. The same comes out."""
+"""Engines, which run the model: this machine, or a Ray cluster. The results are the same."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ Map: TypeAlias = Callable[
     ],
     Generator[tuple[int, Any], None, None],
 ]
-"""A function of the model, the work, the numbered tasks, and what a new process of the local engine
-calls to close what it has no business with. It yields the numbers of the tasks and what became of
-them, as they are finished."""
+"""A function of the model, the work, the numbered tasks, and a callback that closes what a forked
+process inherited. It yields the number and the result of each task as tasks finish."""
 
 
 @contextmanager
@@ -37,28 +36,28 @@ def opened(
     address: str | None = None,
     device: str = "auto",
 ) -> Iterator[Map]:
-    """Make an engine ready, for as long as the context lasts.
+    """Open an engine until the context ends.
 
     Args:
         engine: "local" or "ray".
-        workers: How many processes run the model; None is one for each CPU.
+        workers: The number of workers; None is one for each CPU.
         address: The Ray cluster, as in `attnflow.dataset.ray.joined`.
         device: Where Ray's workers run the model, as there.
 
     Yields:
-        What does the work.
+        The function that does the work.
 
     Raises:
-        OptionError: If there is no such engine, it does not have such an option, or there is no
-            room in the cluster.
+        OptionError: If there is no such engine, the engine does not have an option, or the cluster
+            has no room.
         MissingExtraError: If Ray is needed and not installed.
     """
     if engine == "local":
         for name, value in (("address", address), ("device", None if device == "auto" else device)):
             if value is not None:
                 raise OptionError(
-                    f"{name} is {value!r}, which is for engine='ray'; the local engine runs the "
-                    "model where it is"
+                    f"{name} is {value!r}, which needs engine='ray'; the local engine runs the "
+                    "model on the device that it is on"
                 )
         from attnflow.dataset.local import local_map
 
@@ -69,7 +68,7 @@ def opened(
         from attnflow.dataset.ray import joined, ray_map
 
         with joined(address, workers, device) as cluster:
-            # The machines of a cluster have nothing of this process to let go.
+            # The workers of a cluster inherit nothing from this process.
             yield lambda explainer, work, todo, _: ray_map(explainer, work, todo, cluster)
     else:
         raise OptionError(f"engine is {engine!r}; expected {', '.join(ENGINES)}")
