@@ -500,7 +500,10 @@ def layer_scores(_: Scope) -> Iterator[tuple[str, Any]]:
                 found = model.layer_scores(TEXTS[0], edges=edges, **{name: (False, True)})
                 found = found[0] if isinstance(found, list) else found
                 scores = {f"{method}/{kind}": rows for (method, kind), rows in found.scores.items()}
-                return {**found._asdict(), "scores": scores}
+                kept = {
+                    field: getattr(found, field) for field in ("position", "target", "prediction")
+                }
+                return {**kept, "scores": scores}
 
             yield f"{name}/{edges}", tried(compute)
 
