@@ -90,7 +90,7 @@ def test_what_is_chosen_has_an_explanation_of_its_own():
         chosen = widget.chosen()
         assert (chosen.method, chosen.layer, chosen.position) == (method, 2, 3)
         assert chosen.tokens == explanation.tokens
-        np.testing.assert_allclose(chosen.layer_scores, function(graph)[:, 3], rtol=1e-12)
+        np.testing.assert_allclose(chosen.layer_scores, function(graph)[:, 3], atol=1e-12)
         np.testing.assert_array_equal(chosen.scores, chosen.layer_scores[1])
     assert 0 <= chosen.saturation < 1
     widget.method = "raw"
@@ -129,7 +129,7 @@ def test_both_sides_of_an_encoder_decoder_can_be_chosen(relative):
     saturated = (flow[1] == flow_bound(graph, [5])[6, 0]).mean()
     assert widget.chosen().saturation == saturated
     if not relative:
-        np.testing.assert_allclose(widget.chosen().layer_scores, flow[:, :6], rtol=1e-12)
+        np.testing.assert_allclose(widget.chosen().layer_scores, flow[:, :6], atol=1e-12)
 
 
 def test_what_is_chosen_of_a_causal_model_is_related_to_uniform_attention():
