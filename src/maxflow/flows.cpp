@@ -16,14 +16,14 @@
 namespace maxflow {
 namespace {
 
-// Bounds cost one pass over the matrices, worth it once this many pairs share it.
+// Bounds cost one pass over the matrices, which pays off if this many pairs share it.
 constexpr std::size_t enough_to_share = 8;
 
-// The pairs of one token, or of one source, share what is known about them beforehand. Whatever
-// crosses layer j crosses it node by node, so a flow is at most the sum over j's nodes of the
-// smaller of what can reach the node and what it can deliver. Applied layer by layer this bounds
-// every flow from above, for all pairs of a token (or source) in one pass over the matrices. The
-// solver stops when it reaches the bound, which spares it the proof that it can go no further.
+// The pairs of one token, or of one source, share upper bounds. A flow through layer j is at most
+// the sum, over the nodes of that layer, of the smaller of what can reach the node and what the
+// node can deliver. Applied layer by layer, this bounds the flows of all pairs of a token (or
+// source) in one pass over the matrices. The solver stops when it reaches the bound, without having
+// to show that there is no further path.
 class Worker {
    public:
     Worker(const Network& network, const Request& request, Amount* result, Watch& watch)
@@ -40,7 +40,7 @@ class Worker {
         const std::size_t P = request_.positions.size();
         const std::size_t deepest = *std::max_element(request_.tops.begin(), request_.tops.end());
         const bool share = last - first >= enough_to_share && deepest > 2;
-        // With every position of every layer asked for, the layer below is known exactly.
+        // If all positions are asked for, the flows of the layer below are known exactly.
         const bool whole = share && last - first == P && covers_all(request_.positions);
         if (!share) {
             for (std::size_t i = 0; i < request_.tops.size(); ++i) {
@@ -126,7 +126,7 @@ class Worker {
         return result_[(i * P + p) * T + j];
     }
 
-    // A layer named twice was worked out once.
+    // A layer that is given twice is computed once.
     void copy_repeated(std::size_t i, std::size_t j, std::size_t first, std::size_t last) {
         const auto original = static_cast<std::size_t>(
             std::find(request_.tops.begin(), request_.tops.end(), request_.tops[i]) -
@@ -154,8 +154,8 @@ class Worker {
     }
 
     // What the nodes of a layer can deliver together is a polymatroid, and a set of nodes delivers
-    // at least what its best one does. So amounts taken in ascending order of what their nodes
-    // deliver alone, with a running sum never above that, can all be delivered.
+    // at least as much as its best node. So amounts can all be delivered if, in ascending order of
+    // what their nodes deliver alone, their running sum never exceeds that.
     Amount floor(std::size_t l, std::size_t s, const std::vector<Amount>& below,
                  const std::vector<std::size_t>& order) const {
         const Amount* row = net_.row(l, s);
@@ -183,8 +183,8 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
     if (L * P * T == 0) return true;
     threads = std::max<std::size_t>(1, std::min(threads, L * P * T));
 
-    // The side with more members is the one to share along; its members are split only as far as
-    // it takes to keep all threads busy to the end.
+    // Pairs share work along the side with more members. Its members are split into only as many
+    // parts as keep all threads busy to the end.
     const bool by_token = P >= T;
     const std::size_t groups = by_token ? T : L * P;
     const std::size_t members = by_token ? P : T;
@@ -231,12 +231,12 @@ bool flows(const Network& network, const Request& request, std::size_t threads, 
                 finished.notify_one();
             });
         } catch (const std::system_error&) {
-            break;  // no more threads available: the answer is the same with fewer
+            break;  // no more threads are available; the answer is the same with fewer
         }
         ++running;
     }
-    // The calling thread works too. When it runs out of tasks it waits for the others, whose pairs
-    // may be long ones, and goes on asking whether to stop.
+    // The calling thread works, too. When no task is left, it waits for the others, which may take
+    // long, and keeps asking whether to stop.
     work(watch);
     {
         std::unique_lock lock(counting);

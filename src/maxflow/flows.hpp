@@ -17,8 +17,8 @@ struct Request {
 
 // result[(i * P + p) * T + j] is the flow from (tops[i], positions[p]) to token tokens[j].
 //
-// The answer does not depend on the number of threads. When the watch says to stop, the work ends
-// and `flows` returns false. Only the calling thread asks; it works, too.
+// The answer does not depend on the number of threads. If the watch says to stop, the work ends and
+// `flows` returns false. Only the calling thread asks the watch; it works, too.
 bool flows(const Network& network, const Request& request, std::size_t threads, Amount* result,
            Watch& watch);
 

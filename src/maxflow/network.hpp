@@ -13,19 +13,20 @@ namespace maxflow {
 
 using Amount = std::int64_t;
 
-// What no flow can exceed. Capacities are at most `unlimited`, and row and column sums stop there.
+// No flow exceeds this. Capacities are at most `unlimited`, and row and column sums are capped
+// there.
 constexpr Amount unlimited = Amount{1} << 61;
 
 // Node (l, k) is position k after layer l; layer 0 holds the tokens. The edge from (l, k) to
 // (l - 1, m) has capacity `row(l, k)[m]`. The matrices belong to the caller and must outlive the
-// network. What is derived from them here is shared by all solvers and never written again:
+// network. All solvers share what is derived from them here and do not change it:
 //   - the columns of the tokens that will be asked for, contiguous (8 bytes an edge at most);
 //   - which edges exist, one bit an edge;
 //   - diagonals, row sums of every layer and column sums of the first.
 class Network {
    public:
-    // `layers[l - 1]` is the n x n row-major matrix of layer l. Only `tokens` may be sinks. When
-    // the watch says to stop, the network is left incomplete and must not be used.
+    // `layers[l - 1]` is the n x n row-major matrix of layer l. Only `tokens` may be sinks. If the
+    // watch says to stop, the network is incomplete and must not be used.
     Network(std::size_t n, std::vector<const Amount*> layers,
             const std::vector<std::size_t>& tokens, Watch* watch = nullptr);
 

@@ -8,7 +8,8 @@
 namespace maxflow {
 namespace {
 
-// Moves the members of `from` (and of `mask`, if there is one) that are in `unseen` to `to`.
+// Moves the members of `from` (and of `mask`, if given) that are in `unseen` to `to`. Returns
+// whether there were any.
 bool take(Word* to, Word* unseen, const Word* from, const Word* mask, std::size_t words) {
     Word any = 0;
     for (std::size_t w = 0; w < words; ++w) {
@@ -28,17 +29,11 @@ Solver::Solver(const Network& network, Watch* watch)
       n_(network.size()),
       words_(network.words()),
       sets_((network.depth() + 1) * network.words()),
-      source_((network.depth() + 1) * n_),
-      sink_(source_.size()),
-      own_(source_.size()),
+      source_(network),
+      sink_(network),
+      own_(network),
       others_(network.depth() + 1),
       spare_(n_),
-      source_open_(sets_),
-      sink_open_(sets_),
-      own_open_(sets_),
-      source_back_(sets_),
-      sink_back_(sets_),
-      own_back_(sets_),
       fed_(sets_),
       alive_(sets_),
       unseen_(sets_) {}
@@ -82,7 +77,7 @@ Cut Solver::cut(std::size_t top, std::size_t s, std::size_t t) {
         }
         undo();
     }
-    // The other tokens lead nowhere, and belong to the source's side if an edge goes there.
+    // Other tokens have no edges, and belong to the source's side if an edge leads to them.
     std::vector<bool> token(n_, false);
     for (const auto& [l, k] : cut.source_side) {
         if (l != 1) continue;
@@ -106,17 +101,17 @@ void Solver::begin(std::size_t top, std::size_t s, std::size_t t, std::size_t lo
     const std::size_t first = low_word_ * word_bits;
     const std::size_t bytes = (std::min(n_, high_word_ * word_bits) - first) * sizeof(Amount);
     for (std::size_t l = 1; l <= top; ++l) {
-        if (l > 1) std::memcpy(&source_[at(l) + first], net_.row(l, s) + first, bytes);
+        if (l > 1) std::memcpy(source_.left(l) + first, net_.row(l, s) + first, bytes);
         if (l == top) break;
-        std::memcpy(&sink_[at(l) + first], net_.column(l, t) + first, bytes);
-        if (l > 1) sink_[at(l) + s] = 0;  // an edge of the source's
+        std::memcpy(sink_.left(l) + first, net_.column(l, t) + first, bytes);
+        if (l > 1) sink_.left(l)[s] = 0;  // this edge is in `source_`
     }
 }
 
 // What the source's column can bring down to layer l, at most `limit`.
-Amount Solver::source_down(std::size_t l, Amount limit) const {
+Amount Solver::source_down(std::size_t l, Amount limit) {
     for (std::size_t above = l + 1; above <= top_; ++above) {
-        limit = std::min(limit, source_[at(above) + s_]);
+        limit = std::min(limit, source_.left(above)[s_]);
     }
     return limit;
 }
@@ -125,30 +120,30 @@ Amount Solver::columns(Amount limit) {
     Amount total = 0;
     const auto sink_down = [&](std::size_t l, Amount most) {
         for (std::size_t below = 1; below < l; ++below)
-            most = std::min(most, sink_[at(below) + t_]);
+            most = std::min(most, sink_.left(below)[t_]);
         return most;
     };
     const auto send_down = [&](std::size_t off, std::size_t on, Amount x) {
-        for (std::size_t l = off + 1; l <= top_; ++l) source_[at(l) + s_] -= x;
-        for (std::size_t l = 1; l < on; ++l) sink_[at(l) + t_] -= x;
+        for (std::size_t l = off + 1; l <= top_; ++l) source_.left(l)[s_] -= x;
+        for (std::size_t l = 1; l < on; ++l) sink_.left(l)[t_] -= x;
         total += x;
     };
 
     // Straight down the source's column, across at layer q, and down the token's.
     for (std::size_t q = 1; q <= (s_ == t_ ? 1 : top_); ++q) {
-        Amount& across = q == 1 ? sink_[at(1) + s_] : source_[at(q) + t_];
+        Amount& across = q == 1 ? sink_.left(1)[s_] : source_.left(q)[t_];
         const Amount x = source_down(q, sink_down(q, std::min(limit - total, across)));
         if (x == 0) continue;
         across -= x;
         send_down(q, q, x);
     }
-    // Where the two columns are one, the steps below would count its edges twice.
+    // If the two columns are one, the steps below would count its edges twice.
     if (s_ == t_) return total;
 
     // Off the source's column at layer p, down column k, onto the token's column at layer q < p.
-    // Edges far apart can be joined in many ways and edges next to each other in few, so the
-    // short falls come first: on attention of a trained encoder this order leaves two to thirty
-    // times fewer augmenting paths to be found.
+    // Edges that are far apart can be joined in many ways, edges next to each other in few, so
+    // short falls come first. On attention of a trained encoder, this order leaves two to thirty
+    // times fewer augmenting paths to find.
     const std::size_t width = high_ - low_;
     std::memcpy(&spare_[low_], net_.column_spare(top_ - 1) + low_, width * sizeof(Amount));
     spare_[s_] = spare_[t_] = 0;
@@ -158,7 +153,7 @@ Amount Solver::columns(Amount limit) {
             const Amount most = source_down(p, sink_down(q, limit - total));
             if (most == 0) continue;
             const Amount x =
-                transfer(&source_[at(p) + low_], &sink_[at(q) + low_], &spare_[low_], width, most);
+                transfer(source_.left(p) + low_, sink_.left(q) + low_, &spare_[low_], width, most);
             if (x > 0) send_down(p, q, x);
         }
     }
@@ -170,25 +165,25 @@ bool Solver::open() {
     const std::size_t width = std::min(n_, high_word_ * word_bits) - first;
     std::fill_n(&spare_[first], width, Amount{0});
     for (std::size_t l = top_; l >= 2; --l) {
-        positive(&source_[at(l)], n_, low_word_, high_word_, &source_open_[set(l)]);
+        positive(source_.left(l), n_, low_word_, high_word_, source_.open(l));
         fill(&alive_[set(l - 1)], words_, low_, high_);
         if (l == top_) continue;
-        // What a column carries here: what it carried above and got there, less what it sent on.
-        fall(&spare_[first], &own_[at(l) + first], net_.diagonal(l) + first,
-             net_.row(l + 1, s_) + first, &source_[at(l + 1) + first], net_.column(l, t_) + first,
-             &sink_[at(l) + first], width);
+        // What a column carries here: what it carried and received above, less what it sent on.
+        fall(&spare_[first], own_.left(l) + first, net_.diagonal(l) + first,
+             net_.row(l + 1, s_) + first, source_.left(l + 1) + first, net_.column(l, t_) + first,
+             sink_.left(l) + first, width);
         // The source's and the token's columns are kept elsewhere.
-        own_[at(l) + s_] = net_.diagonal(l)[s_];
-        own_[at(l) + t_] = net_.diagonal(l)[t_];
+        own_.left(l)[s_] = net_.diagonal(l)[s_];
+        own_.left(l)[t_] = net_.diagonal(l)[t_];
         spare_[s_] = spare_[t_] = 0;
-        positive(&own_[at(l)], n_, low_word_, high_word_, &own_open_[set(l)]);
-        positive(&sink_[at(l)], n_, low_word_, high_word_, &sink_open_[set(l)]);
-        erase(&own_open_[set(l)], s_);
-        erase(&own_open_[set(l)], t_);
+        positive(own_.left(l), n_, low_word_, high_word_, own_.open(l));
+        positive(sink_.left(l), n_, low_word_, high_word_, sink_.open(l));
+        erase(own_.open(l), s_);
+        erase(own_.open(l), t_);
     }
     Word* last = &alive_[set(1)];
-    positive(&sink_[at(1)], n_, low_word_, high_word_, last);
-    // Layers are copied when they are first needed; `undo` keeps the copies true from then on.
+    positive(sink_.left(1), n_, low_word_, high_word_, last);
+    // Layers are copied when they are first needed. After that, `undo` restores the copies.
     for (; copied_ + 1 < top_; ++copied_) {
         if (stopped()) return false;
         const std::size_t l = copied_ + 1;
@@ -201,8 +196,8 @@ bool Solver::open() {
     return true;
 }
 
-// A blocking flow along edges downwards. The source's lowest rows have the fewest ways on, so they
-// go first, for the same reason as the short falls in `columns`.
+// A blocking flow along downward edges. The source's lowest rows have the fewest paths, so they go
+// first, for the same reason as the short falls in `columns`.
 Amount Solver::rows(Amount limit) {
     Amount total = 0;
     for (std::size_t l = 2; l <= top_ && total < limit && !stopped(); ++l) {
@@ -210,20 +205,20 @@ Amount Solver::rows(Amount limit) {
         if (want == 0) continue;
         const Amount x = descend(l, s_, want);
         for (std::size_t above = l + 1; above <= top_; ++above) {
-            Amount& left = source_[at(above) + s_];
+            Amount& left = source_.left(above)[s_];
             left -= x;
-            if (left == 0) erase(&source_open_[set(above)], s_);
+            if (left == 0) erase(source_.open(above), s_);
         }
         total += x;
     }
     return total;
 }
 
-// Sends up to `want` from (l, k) to the token, along edges downwards. A node that delivers less
-// than it was asked for is out of edges for good.
+// Sends up to `want` from (l, k) to the token, along downward edges. A node that delivers less than
+// it was asked for has no path left.
 inline Amount Solver::deliver(std::size_t l, std::size_t k, Amount want) {
     if (l > 1) return descend(l, k, want);
-    Amount& last = sink_[at(1) + k];
+    Amount& last = sink_.left(1)[k];
     const Amount x = std::min(want, last);
     last -= x;
     if (last == 0) erase(&alive_[set(1)], k);
@@ -233,37 +228,31 @@ inline Amount Solver::deliver(std::size_t l, std::size_t k, Amount want) {
 Amount Solver::descend(std::size_t l, std::size_t k, Amount want) {
     Amount left = want;
     const Word* below = &alive_[set(l - 1)];
+    // Sends along edge `i` of a row to (l - 1, m), and returns how much.
+    const auto send = [&](Amount& room, Word* open, std::size_t i, std::size_t m) {
+        const Amount before = room;
+        const Amount x = deliver(l - 1, m, std::min(left, before));
+        room = before - x;
+        if (x == before) erase(open, i);
+        left -= x;
+        return x;
+    };
     if (k == s_) {
-        Amount* row = &source_[at(l)];
-        Word* open = &source_open_[set(l)];
-        const auto send = [&](std::size_t m) {
-            const Amount x = deliver(l - 1, m, std::min(left, row[m]));
-            row[m] -= x;
-            if (row[m] == 0) erase(open, m);
-            left -= x;
-        };
-        if (has(open, t_) && has(below, t_)) send(t_);
+        Amount* row = source_.left(l);
+        Word* open = source_.open(l);
+        if (has(open, t_) && has(below, t_)) send(row[t_], open, t_, t_);
         for (std::size_t w = low_word_; w < high_word_; ++w) {
             while (left > 0) {
                 const Word can = open[w] & below[w];
                 if (!can) break;
-                send(w * word_bits + lowest(can));
+                const std::size_t m = w * word_bits + lowest(can);
+                send(row[m], open, m, m);
             }
         }
     } else {
-        if (has(&own_open_[set(l)], k) && has(below, k)) {
-            Amount& own = own_[at(l) + k];
-            const Amount x = deliver(l - 1, k, std::min(left, own));
-            own -= x;
-            if (own == 0) erase(&own_open_[set(l)], k);
-            left -= x;
-        }
-        if (left > 0 && has(&sink_open_[set(l)], k) && has(below, t_)) {
-            Amount& sink = sink_[at(l) + k];
-            const Amount x = deliver(l - 1, t_, std::min(left, sink));
-            sink -= x;
-            if (sink == 0) erase(&sink_open_[set(l)], k);
-            left -= x;
+        if (has(own_.open(l), k) && has(below, k)) send(own_.left(l)[k], own_.open(l), k, k);
+        if (left > 0 && has(sink_.open(l), k) && has(below, t_)) {
+            send(sink_.left(l)[k], sink_.open(l), k, t_);
         }
         Amount* row = &others_[l][k * n_];
         Word* open = &others_open_[edges(l, k)];
@@ -275,12 +264,7 @@ Amount Solver::descend(std::size_t l, std::size_t k, Amount want) {
                 if (!can) break;
                 const std::size_t m = w * word_bits + lowest(can);
                 const Amount before = row[m];
-                const Amount x = deliver(l - 1, m, std::min(left, before));
-                if (x == 0) continue;
-                touch(l, k, m, before);
-                row[m] = before - x;
-                if (x == before) erase(open, m);
-                left -= x;
+                if (send(row[m], open, m, m) > 0) touch(l, k, m, before);
             }
         }
     }
@@ -288,15 +272,15 @@ Amount Solver::descend(std::size_t l, std::size_t k, Amount want) {
     return want - left;
 }
 
-// Writes down which edges carry flow, so that it can be taken back.
+// Records which edges carry flow, so that it can be taken back.
 void Solver::link() {
     for (std::size_t l = 2; l <= top_; ++l) {
-        smaller(&source_[at(l)], net_.row(l, s_), n_, low_word_, high_word_, &source_back_[set(l)]);
+        smaller(source_.left(l), net_.row(l, s_), n_, low_word_, high_word_, source_.back(l));
     }
     for (std::size_t l = 2; l < top_; ++l) {
-        smaller(&own_[at(l)], net_.diagonal(l), n_, low_word_, high_word_, &own_back_[set(l)]);
-        smaller(&sink_[at(l)], net_.column(l, t_), n_, low_word_, high_word_, &sink_back_[set(l)]);
-        erase(&sink_back_[set(l)], s_);
+        smaller(own_.left(l), net_.diagonal(l), n_, low_word_, high_word_, own_.back(l));
+        smaller(sink_.left(l), net_.column(l, t_), n_, low_word_, high_word_, sink_.back(l));
+        erase(sink_.back(l), s_);
         clear(&fed_[set(l)], words_);
     }
     for (const Touch& e : touched_) {
@@ -306,8 +290,8 @@ void Solver::link() {
     linked_ = true;
 }
 
-// Breadth first over the residual network. A path of fewest edges is one of fewest turns: steps
-// back up an edge that carries flow. reached(b, l) are the nodes first met after b turns.
+// Breadth-first search of the residual network. A shortest path is one with the fewest turns: steps
+// back up an edge that carries flow. reached(b, l) are the nodes first reached after b turns.
 bool Solver::search() {
     for (std::size_t l = 1; l < top_; ++l) fill(&unseen_[set(l)], words_, low_, high_);
     const Word* last = &alive_[set(1)];
@@ -324,11 +308,11 @@ bool Solver::search() {
             if (empty(from, words_)) continue;
             Word* to = reached(b, l - 1);
             Word* unseen = &unseen_[set(l - 1)];
-            if (has(from, s_)) take(to, unseen, &source_open_[set(l)], nullptr, words_);
+            if (has(from, s_)) take(to, unseen, source_.open(l), nullptr, words_);
             if (l == top_) continue;
-            take(to, unseen, from, &own_open_[set(l)], words_);
+            take(to, unseen, from, own_.open(l), words_);
             const bool token_unseen = has(unseen, t_);
-            const bool token_met = token_unseen && meet(from, &sink_open_[set(l)], words_);
+            const bool token_met = token_unseen && meet(from, sink_.open(l), words_);
             if (token_met) insert(to, t_);
             if (token_unseen) erase(unseen, t_);
             for (std::size_t w = 0; w < words_ && !empty(unseen, words_); ++w) {
@@ -356,13 +340,13 @@ bool Solver::search() {
             Word* to = reached(b + 1, l + 1);
             Word* unseen = &unseen_[set(l + 1)];
             if (empty(from, words_) || empty(unseen, words_)) continue;
-            turned |= take(to, unseen, from, &own_back_[set(l + 1)], words_);
-            if (has(unseen, s_) && meet(from, &source_back_[set(l + 1)], words_)) {
+            turned |= take(to, unseen, from, own_.back(l + 1), words_);
+            if (has(unseen, s_) && meet(from, source_.back(l + 1), words_)) {
                 insert(to, s_);
                 erase(unseen, s_);
                 turned = true;
             }
-            if (has(from, t_)) turned |= take(to, unseen, &sink_back_[set(l + 1)], nullptr, words_);
+            if (has(from, t_)) turned |= take(to, unseen, sink_.back(l + 1), nullptr, words_);
             for (std::size_t w = 0; w < words_; ++w) {
                 Word members = from[w] & fed_[set(l + 1) + w];
                 while (members) {
@@ -376,8 +360,8 @@ bool Solver::search() {
     }
 }
 
-// A blocking flow over the paths that `search` laid out. Like `descend`, but paths may be long, so
-// the stack is our own.
+// A blocking flow over the paths that `search` found. Like `descend`, but paths may be long, so it
+// has its own stack instead of recursion.
 Amount Solver::block(Amount want) {
     const auto visit = [&](std::size_t turns, std::size_t l, std::size_t k, Amount ask) {
         Visit& v = visits_.emplace_back();
@@ -407,61 +391,50 @@ Amount Solver::block(Amount want) {
 }
 
 // Sets the visit's next edge towards the token, and what that edge can take.
-bool Solver::advance(Visit& v) const {
+bool Solver::advance(Visit& v) {
     const std::size_t l = v.l, k = v.k;
-    const auto choose = [&v](bool forward, std::size_t next, Amount room) {
+    const auto choose = [&](bool forward, std::size_t next) {
         v.forward = forward;
         v.next = static_cast<std::uint32_t>(next);
-        v.room = room;
+        v.room =
+            forward ? edge(l, k, next).left : net_.row(l + 1, next)[k] - edge(l + 1, next, k).left;
         return true;
     };
-    // The first position that is in both sets, n if there is none.
-    const auto first = [&](const Word* a, const Word* b) {
+    // The first position that is in both sets, n if there is none. The bits `apart` of the word
+    // that holds the token are ignored.
+    const auto first = [&](const Word* a, const Word* b, Word apart = 0) {
         for (std::size_t w = low_word_; w < high_word_; ++w) {
-            if (const Word both = a[w] & b[w]) return w * word_bits + lowest(both);
-        }
-        return n_;
-    };
-    const auto first_but_token = [&](const Word* a, const Word* b) {
-        for (std::size_t w = low_word_; w < high_word_; ++w) {
-            Word both = a[w] & b[w];
-            if (w == t_ / word_bits) both &= ~(Word{1} << (t_ % word_bits));
+            const Word both = a[w] & b[w] & (w == t_ / word_bits ? ~apart : ~Word{0});
             if (both) return w * word_bits + lowest(both);
         }
         return n_;
     };
+    std::size_t next = n_;
     if (l >= 2) {
         const Word* to = reached(v.turns, l - 1);
         if (k == s_) {
-            const std::size_t m = first(&source_open_[set(l)], to);
-            if (m < n_) return choose(true, m, source_[at(l) + m]);
+            next = first(source_.open(l), to);
+        } else if (has(own_.open(l), k) && has(to, k)) {
+            next = k;
+        } else if (has(sink_.open(l), k) && has(to, t_)) {
+            next = t_;
         } else {
-            if (has(&own_open_[set(l)], k) && has(to, k)) {
-                return choose(true, k, own_[at(l) + k]);
-            }
-            if (has(&sink_open_[set(l)], k) && has(to, t_)) {
-                return choose(true, t_, sink_[at(l) + k]);
-            }
-            const std::size_t m = first_but_token(&others_open_[edges(l, k)], to);
-            if (m < n_) return choose(true, m, others_[l][k * n_ + m]);
+            next = first(&others_open_[edges(l, k)], to, Word{1} << (t_ % word_bits));
         }
+        if (next < n_) return choose(true, next);
     }
     if (v.turns < turns_ && l + 1 < top_) {
-        const std::size_t up = l + 1;
-        const Word* to = reached(v.turns + 1, up);
-        if (has(to, s_) && has(&source_back_[set(up)], k)) {
-            return choose(false, s_, net_.row(up, s_)[k] - source_[at(up) + k]);
-        }
-        if (k == t_) {
-            const std::size_t m = first(&sink_back_[set(up)], to);
-            if (m < n_) return choose(false, m, net_.column(up, t_)[m] - sink_[at(up) + m]);
+        const Word* to = reached(v.turns + 1, l + 1);
+        if (has(to, s_) && has(source_.back(l + 1), k)) {
+            next = s_;
+        } else if (k == t_) {
+            next = first(sink_.back(l + 1), to);
+        } else if (has(to, k) && has(own_.back(l + 1), k)) {
+            next = k;
         } else {
-            if (has(to, k) && has(&own_back_[set(up)], k)) {
-                return choose(false, k, net_.diagonal(up)[k] - own_[at(up) + k]);
-            }
-            const std::size_t m = first(&others_back_[edges(up, k)], to);
-            if (m < n_) return choose(false, m, net_.row(up, m)[k] - others_[up][m * n_ + k]);
+            next = first(&others_back_[edges(l + 1, k)], to);
         }
+        if (next < n_) return choose(false, next);
     }
     return false;
 }
@@ -471,32 +444,18 @@ void Solver::push(const Visit& v, Amount amount) {
     const std::size_t l = v.forward ? v.l : v.l + 1;
     const std::size_t k = v.forward ? v.k : v.next;
     const std::size_t m = v.forward ? v.next : v.k;
-    const Amount change = v.forward ? -amount : amount;
-    const bool open = !v.forward || amount < v.room;
     const bool back = v.forward || amount < v.room;
-    if (k == s_) {
-        source_[at(l) + m] += change;
-        assign(&source_open_[set(l)], m, open);
-        assign(&source_back_[set(l)], m, back);
-    } else if (m == t_) {
-        sink_[at(l) + k] += change;
-        assign(&sink_open_[set(l)], k, open);
-        assign(&sink_back_[set(l)], k, back);
-    } else if (k == m) {
-        own_[at(l) + k] += change;
-        assign(&own_open_[set(l)], k, open);
-        assign(&own_back_[set(l)], k, back);
-    } else {
-        Amount& left = others_[l][k * n_ + m];
-        touch(l, k, m, left);
-        left += change;
-        assign(&others_open_[edges(l, k)], m, open);
-        assign(&others_back_[edges(l, m)], k, back);
+    const Edge e = edge(l, k, m);
+    if (is_other(k, m)) {
+        touch(l, k, m, e.left);
         if (back) insert(&fed_[set(l)], m);
     }
+    e.left += v.forward ? -amount : amount;
+    assign(e.open, e.open_at, !v.forward || amount < v.room);
+    assign(e.back, e.back_at, back);
 }
 
-// Backwards, so that the first value an edge had is the last one written.
+// Restores `others_`, backwards, so that the first value of an edge is the last one written.
 void Solver::undo() {
     for (std::size_t i = touched_.size(); i-- > 0;) {
         const Touch& e = touched_[i];

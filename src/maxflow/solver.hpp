@@ -19,42 +19,68 @@ struct Cut {
 
 // One solver serves one thread and any number of pairs of one network.
 //
-// The method is Dinic's (1970), shaped by what attention graphs are: layered, dense, with a heavy
-// diagonal (the residual connection) and thousands of tiny edges.
+// The method is Dinic's (1970), adapted to attention graphs, which are layered and dense and have a
+// heavy diagonal (the residual connection) and thousands of tiny edges.
 //
-//   1. Nothing passes min(out(s), in(t)), so reaching it ends the search at once.
-//   2. Most flow leaves the source's column sideways, falls down some other column, and enters the
+//   1. No flow exceeds min(out(s), in(t)), so the search ends when the flow reaches it.
+//   2. Most flow leaves the source's column sideways, falls down another column, and enters the
 //      token's column sideways. Those paths use only the source's rows, the diagonals and the
-//      token's columns, 3 n numbers a layer, kept in arrays of their own and filled by whole-vector
-//      steps (`columns`).
-//   3. What they leave is sent depth first (`rows`): a first blocking flow in layer order.
-//      Sets are bit rows, so "the open edges of this node to nodes still alive" is one AND of a few
-//      words, and a node that can deliver no more is struck from its layer with one bit.
-//   4. Only then are reverse edges written down, and further blocking flows are sought along
-//      shortest augmenting paths (`search`, `block`). Sets make the search cheap as well: one row
-//      of a dense graph reaches nearly the whole next layer.
+//      token's columns, 3 n numbers a layer, which have arrays of their own and are filled by
+//      whole-vector steps (`columns`).
+//   3. The rest is sent depth first (`rows`), as a first blocking flow in layer order. Sets are bit
+//      rows, so "the open edges of this node to nodes still alive" is one AND of a few words, and a
+//      node that cannot deliver any more is removed from its layer by clearing one bit.
+//   4. Only then are reverse edges recorded, and further blocking flows found along shortest
+//      augmenting paths (`search`, `block`). Sets make the search cheap, too: one row of a dense
+//      graph reaches nearly the whole next layer.
 //
-// Amounts are integers, so the flow's value equals the cut's, and no order of work changes it.
+// Amounts are integers, so the value of the flow equals that of the cut, and does not depend on the
+// order of work.
 class Solver {
    public:
-    // Without a watch it never stops early. Stopped early, its answers are too low.
+    // Without a watch it never stops early. If it is stopped early, its answers are too low.
     explicit Solver(const Network& network, Watch* watch = nullptr);
 
-    // The maximum flow from (top, s) to (0, t), when it is known not to exceed `bound`.
+    // The maximum flow from (top, s) to (0, t), if it is known not to exceed `bound`.
     Amount flow(std::size_t top, std::size_t s, std::size_t t, Amount bound = unlimited);
 
-    // The same flow, and the nodes that the source still reaches when it is full: the smallest
-    // source side of a minimum cut.
+    // The same flow, and the nodes that the source can still reach when the flow is at its maximum:
+    // the smallest source side of a minimum cut.
     Cut cut(std::size_t top, std::size_t s, std::size_t t);
 
    private:
+    // Edges of one kind, of which each layer has one for each position.
+    struct Fan {
+        Fan(const Network& network)
+            : n(network.size()),
+              words(network.words()),
+              amounts((network.depth() + 1) * n),
+              open_words((network.depth() + 1) * words),
+              back_words(open_words.size()) {}
+
+        Amount* left(std::size_t l) { return amounts.data() + l * n; }
+        Word* open(std::size_t l) { return open_words.data() + l * words; }
+        Word* back(std::size_t l) { return back_words.data() + l * words; }
+
+        std::size_t n, words;
+        std::vector<Amount> amounts;   // what an edge can still take
+        std::vector<Word> open_words;  // the edges that can take more
+        std::vector<Word> back_words;  // the edges that carry flow
+    };
+    // One edge: what it can still take, and its bits in the sets of open edges and of edges that
+    // carry flow.
+    struct Edge {
+        Amount& left;
+        Word *open, *back;
+        std::size_t open_at, back_at;
+    };
     struct Touch {
         std::uint32_t l, k, m;
         Amount before;
     };
-    // A node on the way of `block`: what it was asked for, what of that is left to send, and the
-    // edge it is sending along: downwards to (l - 1, next), or back up to (l + 1, next), which
-    // carries at most `room` more.
+    // A node on the path of `block`: what it was asked for, what of that is left to send, and the
+    // edge it is using: down to (l - 1, next), or back up to (l + 1, next), which takes at most
+    // `room` more.
     struct Visit {
         std::uint32_t turns, l, k, next;
         bool forward;
@@ -62,7 +88,7 @@ class Solver {
     };
 
     void begin(std::size_t top, std::size_t s, std::size_t t, std::size_t low, std::size_t high);
-    Amount source_down(std::size_t l, Amount limit) const;
+    Amount source_down(std::size_t l, Amount limit);
     Amount columns(Amount limit);
     bool open();  // false if it was stopped on the way
     Amount rows(Amount limit);
@@ -71,22 +97,32 @@ class Solver {
     void link();
     bool search();
     Amount block(Amount want);
-    bool advance(Visit& visit) const;
+    bool advance(Visit& visit);
     void push(const Visit& visit, Amount amount);
     void undo();
 
+    static Edge edge(Fan& fan, std::size_t l, std::size_t k) {
+        return {fan.left(l)[k], fan.open(l), fan.back(l), k, k};
+    }
+    Edge other(std::size_t l, std::size_t k, std::size_t m) {
+        return {others_[l][k * n_ + m], &others_open_[edges(l, k)], &others_back_[edges(l, m)], m,
+                k};
+    }
+    bool is_other(std::size_t k, std::size_t m) const { return k != s_ && m != t_ && k != m; }
+    // The edge from (l, k) to (l - 1, m).
+    Edge edge(std::size_t l, std::size_t k, std::size_t m) {
+        if (k == s_) return edge(source_, l, m);
+        if (m == t_) return edge(sink_, l, k);
+        return k == m ? edge(own_, l, k) : other(l, k, m);
+    }
     void touch(std::size_t l, std::size_t k, std::size_t m, Amount before) {
         touched_.push_back({static_cast<std::uint32_t>(l), static_cast<std::uint32_t>(k),
                             static_cast<std::uint32_t>(m), before});
     }
     bool stopped() const { return watch_ && watch_->stopped(); }
-    std::size_t at(std::size_t l) const { return l * n_; }
     std::size_t set(std::size_t l) const { return l * words_; }
     std::size_t edges(std::size_t l, std::size_t k) const { return ((l - 2) * n_ + k) * words_; }
     Word* reached(std::size_t turns, std::size_t l) {
-        return reached_.data() + turns * sets_ + set(l);
-    }
-    const Word* reached(std::size_t turns, std::size_t l) const {
         return reached_.data() + turns * sets_ + set(l);
     }
 
@@ -97,21 +133,20 @@ class Solver {
     const std::size_t sets_;  // words of one set for each layer
 
     std::size_t top_ = 0, s_ = 0, t_ = 0;
-    std::size_t low_ = 0, high_ = 0;            // positions that can lie between s and t
+    std::size_t low_ = 0, high_ = 0;            // positions that can be between s and t
     std::size_t low_word_ = 0, high_word_ = 0;  // and the words that hold them
 
-    // What the edges can still take, by layer. An edge of the source's column is in `source_`,
-    // any other into the token's column in `sink_` (layer 1 included), any other diagonal one
-    // in `own_`, the rest in `others_` (layers 2 .. top - 1).
-    std::vector<Amount> source_, sink_, own_;
+    // An edge of the source's column is in `source_`, any other into the token's column in `sink_`
+    // (layer 1 included), any other on the diagonal in `own_`, and the rest in `others_` (layers
+    // 2 .. top - 1).
+    Fan source_, sink_, own_;
     std::vector<std::vector<Amount>> others_;
+    std::vector<Word> others_open_, others_back_;
     std::vector<Amount> spare_;  // what a column can still carry from top to bottom
-    std::vector<Word> source_open_, sink_open_, own_open_, others_open_;
-    std::vector<Word> source_back_, sink_back_, own_back_, others_back_;  // edges that carry flow
     std::vector<Word> fed_;      // positions that get flow over edges in `others_`
     std::vector<Word> alive_;    // nodes that may still deliver
     std::vector<Word> unseen_;   // nodes that a search has not reached
-    std::vector<Word> reached_;  // nodes by layer and number of turns upwards on the way
+    std::vector<Word> reached_;  // nodes by layer and number of turns upwards on the path
     std::size_t turns_ = 0;      // turns on a shortest augmenting path
     std::size_t copied_ = 1;     // layers 2 .. copied_ of `others_` are filled in
     bool linked_ = false;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-// The whole-vector steps are compiled once for any x86-64 and once for AVX2, and the machine picks.
-// Address sanitizer starts after that choice is made and cannot have it.
+// The whole-vector steps are compiled for any x86-64 and for AVX2, and one is chosen at run time.
+// The address sanitizer starts after that choice and does not support it.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define MAXFLOW_VECTOR __attribute__((target_clones("avx2", "default")))
@@ -70,8 +70,8 @@ Amount transfer(Amount* a, Amount* b, Amount* c, std::size_t n, Amount limit) {
     return limit;
 }
 
-// No amount is negative, so the sign of its negative says whether it is positive: shifts and ORs,
-// which compilers turn into vector code.
+// No amount is negative, so the sign bit of its negative tells whether it is positive. Compilers
+// turn these shifts and ORs into vector code.
 MAXFLOW_VECTOR void positive(const Amount* amounts, std::size_t n, std::size_t first,
                              std::size_t last, Word* out) {
     for (std::size_t w = first; w < last; ++w) {
