@@ -70,13 +70,13 @@ lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIOME) check --error-on-warnings
 
 layers: $(VENV)/.stamp-lint
-	$(BIN)/lint-imports
+	PYTHONPATH=src $(BIN)/lint-imports
 
 format: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/ruff check --fix .
