@@ -1,12 +1,14 @@
-// The solver against a plain augmenting-path solver on random layered networks of the kinds that
-// hurt, without Python: maxflow_test [--graphs N] [--seed S]
+// Compares the solver with a plain augmenting-path solver on random layered networks of kinds that
+// are hard to solve, and with known flows: maxflow_test [--graphs N] [--seed S]
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <queue>
 #include <random>
@@ -249,6 +251,48 @@ void check_graph(const Graph& g, Maker& random, Tally& tally) {
     tally.check(columns, g, "all sources, one token");
 }
 
+// Checks the graphs of a file that the tests of Python and JavaScript read, too. It is JSON in
+// which all numbers are integers; of each graph first layers and positions, then capacities, then
+// flows.
+void check_golden(const char* path, Tally& tally) {
+    std::ifstream file(path);
+    std::vector<Amount> numbers;
+    for (int c = file.peek(); c != EOF; c = file.peek()) {
+        if (std::isdigit(c)) {
+            file >> numbers.emplace_back();
+        } else {
+            file.get();
+        }
+    }
+    Graph g{"golden", 0, 0, {}};
+    std::size_t next = 0;
+    while (next + 2 < numbers.size()) {
+        g.L = static_cast<std::size_t>(numbers[next]);
+        g.n = static_cast<std::size_t>(numbers[next + 1]);
+        next += 2;
+        const std::size_t square = g.n * g.n;
+        if (next + 2 * g.L * square > numbers.size()) break;
+        g.layers.clear();
+        for (std::size_t l = 0; l < g.L; ++l, next += square) {
+            g.layers.emplace_back(&numbers[next], &numbers[next] + square);
+        }
+        std::vector<std::size_t> all(g.n);
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        const maxflow::Network network(g.n, g.pointers(), all);
+        maxflow::Solver solver(network);
+        for (std::size_t top = 1; top <= g.L; ++top) {
+            for (std::size_t s = 0; s < g.n; ++s) {
+                for (std::size_t t = 0; t < g.n; ++t) {
+                    const Amount expected = numbers[next++];
+                    tally.check(solver.flow(top, s, t) == expected, g, "flow on file");
+                    tally.check(solver.cut(top, s, t).value == expected, g, "cut on file");
+                }
+            }
+        }
+    }
+    tally.check(g.n > 0 && next == numbers.size(), g, "the file is read to its end");
+}
+
 void check_interruption(Tally& tally) {
     Graph g{"uniform", 4, 64, {}};
     for (std::size_t l = 0; l < g.L; ++l) {
@@ -282,6 +326,7 @@ int main(int argc, char** argv) {
     Maker random(seed);
     for (long i = 0; i < graphs; ++i) check_graph(random.make(), random, tally);
     check_interruption(tally);
+    check_golden(GOLDEN_GRAPHS, tally);
     std::printf("%ld passed, %ld failed\n", tally.passed, tally.failed);
     return tally.failed || !tally.passed ? 1 : 0;
 }
