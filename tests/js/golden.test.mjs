@@ -13,13 +13,13 @@ for (const { name, units, flows } of JSON.parse(readFileSync(file, "utf8")).grap
   test(`flows of the graph "${name}" are those on file`, () => {
     const weights = units.map((rows) => rows.map((row) => row.map((unit) => unit * UNIT)));
     const network = new Network(graphOf(weights, 0));
-    flows.forEach((rows, layer) =>
-      rows.forEach((row, position) =>
-        row.forEach((flow, token) => {
+    for (const [layer, rows] of flows.entries()) {
+      for (const [position, row] of rows.entries()) {
+        for (const [token, flow] of row.entries()) {
           const found = network.value(layer + 1, position, token);
           assert.ok(Math.abs(found - flow * UNIT) < 1e-6, `${found} is not ${flow * UNIT}`);
-        }),
-      ),
-    );
+        }
+      }
+    }
   });
 }
