@@ -190,7 +190,7 @@ def test_repr_names_the_method_and_the_highest_tokens(keys):
         ({"text": TEXT + "\ud800"}, "text.*42"),
         ({"spans": [None]}, "spans.*1.*13 tokens"),
         ({"spans": [(0, 1, 2)] * 13}, r"spans\[0\].*\(0, 1, 2\)"),
-        ({"spans": [(0, 43)] * 13}, r"spans\[0\].*\(0, 43\).*42 characters"),
+        ({"spans": [(0, 43)] * 13}, r"spans\[0\].*\(0, 43\).*42"),
         ({"spans": [(2, 1)] * 13}, r"spans\[0\].*\(2, 1\).*0.*42"),
         ({"special": [True]}, "special.*1.*13 tokens"),
         ({"special": [0] * 13}, r"special\[0\].*0"),

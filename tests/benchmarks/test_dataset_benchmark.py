@@ -69,6 +69,7 @@ def test_a_run_over_texts_that_was_interrupted_is_resumed(dataset_run, capsys):
     assert "already measured: 1 of 2" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_engines_are_compared_over_whole_runs():
     options = {"tokens": [8], "engines": ["local", "ray"], "workers": 1, "texts": 0, "quick": True}
     document = runs.new("datasets", options)

@@ -181,6 +181,7 @@ def test_a_saved_run_is_shown_without_measuring(synthetic_run, tmp_path, capsys)
     assert shown.err == ""
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_the_real_encoder_agrees_and_times_the_forward_pass(tmp_path, capsys):
     output = tmp_path / "run.json"
     arguments = ["--quick", "--kinds", "real", "--tokens", "16", "--budget", "60"]
@@ -207,6 +208,7 @@ def test_a_run_on_the_real_encoder_agrees_and_times_the_forward_pass(tmp_path, c
 # Solvers that misbehave
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_is_off_by_one_unit_is_found_and_shown(monkeypatch, tmp_path, capsys):
     with_solvers(monkeypatch, liar=OffByOne, ortools=OrTools)
     output = tmp_path / "run.json"
@@ -237,6 +239,7 @@ def test_a_solver_over_its_budget_is_stopped_and_not_tried_on_larger_graphs(
     assert "stopped at 0.25 s" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 def test_a_solver_whose_process_dies_fails_the_run_and_the_rest_is_measured(
     monkeypatch, tmp_path, capsys
 ):
@@ -293,6 +296,7 @@ def test_resume_measures_only_what_is_missing(monkeypatch, tmp_path, capsys):
         assert resumed["measurements"][name] == record
 
 
+@pytest.mark.exhaustive
 def test_resume_refuses_a_run_with_other_options_or_another_machine(monkeypatch, tmp_path, capsys):
     with_solvers(monkeypatch)
     output = tmp_path / "run.json"

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.compare import compare, main
 
 
+@pytest.mark.exhaustive
 def test_two_environments_are_measured_in_turns(tmp_path, capsys):
     output = tmp_path / "times.json"
     chosen = ["--rounds", "2", "--only", "verb-number model, rollout", "--output", str(output)]

@@ -68,12 +68,14 @@ def end_processes(mark):
     return [command for command in left if command]
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_of_its_own_gives_the_bytes_of_the_local_engine_and_ends(facts):
     assert facts["own cluster"] == 0
     assert facts["own cluster's bytes"]
     assert facts["own cluster ends"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_across_engines_and_survives_the_loss_of_a_worker_and_of_a_machine(facts):
     assert facts["lost"] == ["machine", "worker"]
     assert facts["workers on the lost machine"] == 1
@@ -82,26 +84,31 @@ def test_a_run_goes_on_across_engines_and_survives_the_loss_of_a_worker_and_of_a
     assert facts["same"]
 
 
+@pytest.mark.exhaustive
 def test_the_workers_end_with_the_process_that_asked_for_them(facts):
     assert facts["workers at kill"] == 1
     assert facts["workers end"]
     assert facts["after kill"] > facts["here"]
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_finishes_what_is_handed_out(facts):
     assert facts["interrupt status"] == 130
     assert facts["after kill"] < facts["after interrupt"] < facts["shards"]
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_left_behind(facts):
     assert facts["left"] == []
 
 
+@pytest.mark.exhaustive
 def test_ray_says_nothing_of_its_own(facts):
     assert "ray" not in facts["complaints"].lower()
     assert "A worker died" not in facts["printed"]
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_without_room_is_refused_before_anything_is_done(facts):
     assert re.search("worker.*CPU", facts["no CPU"])
     assert re.search("workers.*2.*1", facts["one CPU for two"])
@@ -109,15 +116,18 @@ def test_a_cluster_without_room_is_refused_before_anything_is_done(facts):
     assert "other jobs" in facts["taken"]
 
 
+@pytest.mark.exhaustive
 def test_a_cluster_that_was_joined_before_stays_joined(facts):
     assert facts["still joined"]
 
 
+@pytest.mark.exhaustive
 def test_the_numbers_of_tasks_are_kept_and_an_error_of_the_work_is_raised(facts):
     assert facts["numbers"] == [[7, 0], [5, 2]]
     assert facts["work's error"] == "3 is odd"
 
 
+@pytest.mark.exhaustive
 def test_an_address_without_a_cluster_is_told_at_once(facts):
     told = facts["addresses"]
     assert all(re.match("OptionError: .*address", message) for message in told.values())

@@ -294,6 +294,7 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(arguments, message, 
     assert not os.path.exists("x")
 
 
+@pytest.mark.exhaustive
 def test_all_makes_what_it_can_and_makes_nothing_twice(folders, capsys, tmp_path):
     data = tmp_path / "numpred.val"
     data.write_text("VBZ\tthe key to\nVBP\tthe keys to the cabinets\n")

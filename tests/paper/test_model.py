@@ -356,6 +356,7 @@ def weights(folder):
     return {name: value.numpy() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.exhaustive
 def test_a_killed_training_goes_on_to_the_same_weights(data, tmp_path):
     with start(data, tmp_path / "whole", "") as whole:
         steps = int(whole.stdout.read().split()[-1])

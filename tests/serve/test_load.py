@@ -211,6 +211,7 @@ def test_many_clients_and_a_shutdown_lose_nothing_and_get_no_wrong_answer(expect
             server.get("/healthz")
 
 
+@pytest.mark.exhaustive
 def test_a_client_that_asks_again_and_again_does_not_keep_a_server_from_stopping():
     with serving("--timeout", "600") as server:
         server.stop()
@@ -225,6 +226,7 @@ def test_a_client_that_asks_again_and_again_does_not_keep_a_server_from_stopping
         assert server.wait()[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_second_signal_ends_a_server_in_the_middle_of_a_solve(tmp_path):
     gate = tmp_path / "open"
     gate.touch()

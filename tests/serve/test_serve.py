@@ -595,6 +595,7 @@ def test_a_text_in_any_script_comes_back_as_it_was(server):
 # ---- Schemathesis --------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
 def test_every_answer_is_as_described(server, mode):
     described = schemathesis.openapi.from_url(f"{server.address}openapi.json")
