@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from attnflow import checks
 from attnflow.errors import DataError, OptionError
 
 if TYPE_CHECKING:
@@ -180,13 +181,15 @@ def run(
         raise OptionError(f"explainer is {type(explainer).__name__}; expected an Explainer")
     if not isinstance(output, str | os.PathLike) or "\0" in os.fspath(output):
         raise OptionError(f"output is {output!r}; expected the path of a folder")
-    _check_count(limit, "limit", 1, none=True)
-    _check_count(shuffle, "shuffle", 0, none=True)
-    _check_count(shard_rows, "shard_rows", 1)
-    _check_count(workers, "workers", 1, none=True)
-    _check_count(memory, "memory", 1)
-    if not isinstance(strict, bool):
-        raise OptionError(f"strict is {strict!r}; expected True or False")
+    if limit is not None:
+        limit = checks.integer(limit, "limit", least=1, otherwise="None")
+    if shuffle is not None:
+        shuffle = checks.integer(shuffle, "shuffle", least=0, otherwise="None")
+    if workers is not None:
+        workers = checks.integer(workers, "workers", least=1, otherwise="None")
+    shard_rows = checks.integer(shard_rows, "shard_rows", least=1)
+    memory = checks.integer(memory, "memory", least=1)
+    strict = checks.switch(strict, "strict")
     if columns is not None and not isinstance(columns, str):
         columns = list(columns)
     kept = _check_keep(keep, keep_dtype, explainer.task)
@@ -404,11 +407,9 @@ def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
     from attnflow.dataset.attentions import DTYPES, require_safetensors
 
     names = [keep] if isinstance(keep, str) else list(keep)
-    unknown = [name for name in names if name != "attentions"]
-    if unknown:
-        raise OptionError(f"keep has {unknown[0]!r}; expected 'attentions'")
-    if dtype not in DTYPES:
-        raise OptionError(f"keep_dtype is {dtype!r}; expected {' or '.join(DTYPES)}")
+    for name in names:
+        checks.choice(name, "keep", ("attentions",))
+    kept = checks.choice(dtype, "keep_dtype", DTYPES)
     if not names:
         return None
     if task == "seq2seq-lm":
@@ -417,14 +418,4 @@ def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
             f"({task}) has two kinds of tokens, which these files cannot hold. Leave keep out"
         )
     require_safetensors("keep='attentions'")
-    return str(dtype)
-
-
-def _check_count(value: Any, name: str, least: int, none: bool = False) -> None:
-    if value is None and none:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(
-            f"{name} is {value!r}; expected a whole number of {least} or more"
-            f"{', or None' if none else ''}"
-        )
+    return kept
