@@ -133,6 +133,7 @@ def test_a_test_that_is_not_a_file_and_a_number_is_told(capsys):
     assert "FILE:N" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_says_how_to_go_on_and_nothing_else_is_gone_on_with(data, tmp_path):
     out = tmp_path / "model"
     arguments = ["--data", str(data / "numpred.val"), "--out", str(out), *TINY, "--epochs", "500"]

@@ -613,6 +613,7 @@ evaluate(classifier(), TEXTS, store=sys.argv[1], progress=lambda *at: time.sleep
 """
 
 
+@pytest.mark.exhaustive
 def test_a_run_killed_in_the_middle_goes_on_to_the_same_result(classifier, tmp_path):
     store = tmp_path / "run.jsonl"
     command = [sys.executable, "-c", CHILD, str(store)]

@@ -86,3 +86,14 @@ def reaction_tokenizer(file):
         mask_token="[MASK]",
         model_max_length=512,
     )
+
+
+def pytest_collection_modifyitems(items):
+    """Leave SmolLM2 to one file in `make test`: every process of the tests loads its own."""
+    here = Path(__file__).parent
+    for item in items:
+        uses = getattr(item, "fixturenames", ())
+        named = getattr(getattr(item, "callspec", None), "params", {}).values()
+        loads = "smollm" in uses or {"smollm", "language_model"} & {str(name) for name in named}
+        if loads and item.path.parent == here and item.path.name != "test_explain.py":
+            item.add_marker(pytest.mark.exhaustive)
