@@ -332,7 +332,7 @@ def test_it_is_nan_where_nothing_can_be_removed_or_would_be_left(masked, decoder
     [
         ({"scores": np.zeros(10)}, r"scores.*\(10,\).*12 tokens"),
         ({"scores": np.zeros((1, 12))}, r"scores.*\(1, 12\)"),
-        ({"scores": [np.nan] * 12}, "scores.*NaN"),
+        ({"scores": [np.nan] * 12}, "scores.*nan"),
         ({"scores": "abc"}, "scores.*'abc'"),
         ({"scores": None}, "scores"),
         ({"fractions": []}, "fractions.*0.*1"),

@@ -1,35 +1,35 @@
-"""``attnflow evaluate``: how far methods agree with what a model really depends on."""
+"""``attnflow evaluate``: how far methods agree with what a model depends on."""
 
 import argparse
+import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow.cli import options as shared
-from attnflow.dataset.store import MANIFEST
+from attnflow.dataset.store import MANIFEST, read_finished
 from attnflow.errors import DataError, ModelError, OptionError, TextError
-from attnflow.evaluate.evaluation import Skipped
+from attnflow.evaluate import run as texts_run
+from attnflow.evaluate.evaluation import Evaluation, Skipped
+from attnflow.evaluate.options import TASKS
+from attnflow.evaluate.stored import StoredRun, evaluate_stored
 from attnflow.formats import check_path
 from attnflow.importance import REFERENCES
 from attnflow.io.progress import Progress
-from attnflow.io.records import FORMATS, Text, read_texts
-from attnflow.options import EDGES, OPTIONS
+from attnflow.io.records import FORMATS, Text, check_limit, read_texts
+from attnflow.options import EDGES, METHODS, OPTIONS
 from attnflow.paper.data import verb_number
 
 if TYPE_CHECKING:
-    from attnflow.evaluate.evaluation import Evaluation
-    from attnflow.evaluate.run import Run
-    from attnflow.evaluate.statistics import Statistics
-    from attnflow.evaluate.stored import StoredRun
     from attnflow.models import Explainer
 
 __all__ = ["add_parser", "run"]
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-"""How the names of images end."""
+"""The endings of the names of images."""
 
 EPILOG = """\
 examples:
@@ -40,37 +40,128 @@ examples:
   attnflow evaluate --model ./my-decoder --data texts.txt --receptive-field both --drop-sink both
   attnflow evaluate --model ./my-translator --data pairs.csv --text-column en --target-column de
   attnflow evaluate --model ./my-vit --data photos/ --faithfulness
-  attnflow evaluate --model ./my-model --data texts.jsonl --store run.jsonl   # may be stopped, and
-                                                                              # started again
+  attnflow evaluate --model ./my-model --data texts.jsonl --store run.jsonl   # can be resumed
   attnflow evaluate --model ./my-model --data texts.txt --workers 4
   attnflow evaluate --model ./my-model --data texts.txt --engine ray --address auto
 
-on the output of attnflow run, whose scores are taken as they are stored:
-  attnflow evaluate --data out/                        # with the model that it was made with
+for the output of attnflow run, whose stored scores are used:
+  attnflow evaluate --data out/                        # with the model that computed the scores
   attnflow evaluate --data out/ --model ./moved-model --references gradient_norm --store refs.jsonl
-  attnflow evaluate --data out/ --references none      # what can be said without a model
+  attnflow evaluate --data out/ --references none      # without a model
 """
 
-# What is decided by what is stored, where the output of a run is evaluated.
-_SETTLED = (
-    "format",
-    "text_column",
-    "label_column",
-    "target_column",
-    "truncate",
-    "methods",
-    "edges",
-    "layers",
-    "position",
-    "target",
-    "heads",
-    "residual",
-    "receptive_field",
-    "drop_sink",
-    "faithfulness",
-    "removal",
-    "max_new_tokens",
-)
+SWITCHES: dict[str, Any] = {"auto": "auto", "on": True, "off": False, "both": (False, True)}
+
+COLUMNS = ("format", "text_column", "label_column", "target_column")
+"""The flags that say how a file of texts is read."""
+
+
+# ---- Flags ---------------------------------------------------------------------------------------
+
+
+def _flag(help: str, **options: Any) -> dict[str, Any]:
+    return {"help": help, **options}
+
+
+def _default(help: str, default: Any, **options: Any) -> dict[str, Any]:
+    given = {"type": type(default), "default": default, **options}
+    return _flag(f"{help} (default: {default})", **given)
+
+
+def _file(help: str, metavar: str = "FILE") -> dict[str, Any]:
+    return _flag(help, type=Path, metavar=metavar)
+
+
+def _names(help: str, valid: tuple[str, ...], default: tuple[str, ...]) -> dict[str, Any]:
+    return _default(f"{help}: any of {', '.join(valid)}, by comma", ",".join(default))
+
+
+# An option of an explanation has no entry of its own: its flag is made from its row of OPTIONS.
+FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
+    "data": {
+        "data": _flag(
+            "a file of texts, or - for standard input; for a vision model a folder of images, an "
+            "image, or a file with the paths of images; or the output of attnflow run",
+            required=True,
+            metavar="PATH",
+        ),
+        "format": _default(
+            "one text a line, a table with a header, JSON lines, Parquet, or the verb-number data "
+            "of Linzen et al.; auto goes by the ending of the name and the first line",
+            "auto",
+            choices=(*FORMATS, "agreement"),
+        ),
+        "text-column": _flag("the column, or JSON field, of the texts", metavar="C"),
+        "label-column": _flag("explain the class in this column, not the predicted", metavar="C"),
+        "target-column": _flag(
+            "for an encoder-decoder: the column of targets (default: what the model generates)",
+            metavar="C",
+        ),
+        "limit": _flag("the largest number of texts to read", type=int, metavar="N"),
+        "truncate": None,
+    },
+    "what is evaluated": {
+        "methods": _names("methods", METHODS, METHODS),
+        "references": _names(
+            "references; none for the output of a run", REFERENCES, ("blank_out",)
+        ),
+        "layers": _flag("layers by comma, from 1; -1 is the last (default: all)", metavar="N,N"),
+        "position": None,
+        "target": None,
+        "heads": None,
+        "residual": None,
+        "edges": _names("edges", EDGES, ("attention",)),
+        "receptive-field": _default(
+            "divide scores by those of uniform attention over the same mask; auto does so for "
+            "causal models",
+            "auto",
+            choices=tuple(SWITCHES),
+        ),
+        "drop-sink": _default(
+            "leave out the attention sink, the token that receives most attention",
+            "off",
+            nargs="?",
+            choices=("on", "off", "both"),
+            const="on",
+        ),
+        "replacement": _default(
+            "what blank-out replaces a token with: auto, unk, mask, a token or its id",
+            "auto",
+            type=shared.index_or_name,
+        ),
+        "no-baselines": _flag("leave the baselines out", dest="baselines", action="store_false"),
+        "frequencies": _flag(
+            "how often tokens occur, a JSON object of tokens and numbers (default: count the "
+            "texts)",
+            metavar="FILE.json",
+        ),
+        "faithfulness": _flag(
+            "also remove tokens, and measure how the prediction changes; takes much longer",
+            action="store_true",
+        ),
+        "removal": _default(
+            "how tokens are removed: delete, or replace by unk, mask, a token or its id; auto "
+            "deletes, and paints over the patches of images",
+            "auto",
+            type=shared.index_or_name,
+        ),
+        "max-new-tokens": _default("the most tokens that an encoder-decoder generates", 20),
+    },
+    "statistics": {
+        "samples": _default("bootstrap resamples", 2000),
+        "permutations": _default("sign flips of a test", 9999),
+        "level": _default("the confidence level", 0.95),
+        "seed": _default("the seed of random numbers", 0),
+    },
+    "output": {
+        "json": _flag("print JSON instead of tables", action="store_true"),
+        "output": _file("save the result: .json, .csv, .png, .svg or .pdf"),
+        "csv": _file("save the table of means", "FILE.csv"),
+        "plot": _file("save a figure of correlations over layers: .png, .svg or .pdf"),
+        "store": _file("keep each text's result here; the same command resumes after a stop"),
+    },
+    "running": {"batch-size": _default("texts with a token blanked out that run together", 64)},
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -81,139 +172,80 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """
     parser = subparsers.add_parser(
         "evaluate",
-        help="measure how far methods agree with what a model really depends on",
+        help="measure how far methods agree with what a model depends on",
         description="Measure how far raw attention, rollout and flow agree with what a model "
-        "really depends on: Spearman's rank correlation with references, over many texts, with "
+        "depends on: Spearman's rank correlation with references, over many texts, with "
         "confidence intervals, baselines and tests.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     shared.add_model(parser)
-    data = parser.add_argument_group("data")
-    data.add_argument(
-        "--data",
-        required=True,
-        metavar="PATH",
-        help="a file of texts, or - for standard input; for a vision model a folder of images, or "
-        "a file of their paths; or the output of attnflow run",
-    )
-    data.add_argument(
-        "--format",
-        choices=(*FORMATS, "agreement"),
-        default="auto",
-        help="one text a line, a table with a header, JSON lines, Parquet, or verb-number data of "
-        "Linzen et al. (default: auto, by the ending of the name and the first line)",
-    )
-    data.add_argument("--text-column", metavar="C", help="the column, or JSON field, of the texts")
-    data.add_argument(
-        "--label-column",
-        metavar="C",
-        help="explain the class in this column, not the one that the model predicts",
-    )
-    data.add_argument(
-        "--target-column",
-        metavar="C",
-        help="of an encoder-decoder: the column of targets (default: what the model writes)",
-    )
-    data.add_argument("--limit", type=int, metavar="N", help="read this many texts at most")
-    for option in OPTIONS:
-        if option.name == "truncate":
-            shared.add_option(data, option, option.default)
-
-    what = parser.add_argument_group("what is evaluated")
-    what.add_argument(
-        "--methods", default="raw,rollout,flow", help="of raw,rollout,flow (default: all)"
-    )
-    what.add_argument(
-        "--references",
-        default="blank_out",
-        help=f"of {','.join(REFERENCES)} (default: blank_out); none, for the output of a run",
-    )
-    what.add_argument("--layers", metavar="N,N", help="from 1; -1 is the last (default: all)")
-    for option in OPTIONS:
-        if option.name in ("position", "target", "heads", "residual"):
-            shared.add_option(what, option, option.default)
-    what.add_argument(
-        "--edges", default="attention", help=f"of {','.join(EDGES)} (default: attention)"
-    )
-    what.add_argument(
-        "--receptive-field",
-        choices=("auto", "on", "off", "both"),
-        default="auto",
-        help="divide scores by those of uniform attention over the same mask (auto: for causal "
-        "models)",
-    )
-    what.add_argument(
-        "--drop-sink",
-        nargs="?",
-        choices=("on", "off", "both"),
-        default="off",
-        const="on",
-        help="leave out the token that most positions attend to whatever it is",
-    )
-    what.add_argument(
-        "--replacement",
-        type=shared.index_or_name,
-        default="auto",
-        help="what blank-out puts in a token's place: auto, unk, mask, a token or its id",
-    )
-    what.add_argument("--no-baselines", action="store_true", help="leave the baselines out")
-    what.add_argument(
-        "--frequencies",
-        metavar="FILE.json",
-        help="how often tokens occur, an object of token and number (default: count the texts)",
-    )
-    what.add_argument(
-        "--faithfulness",
-        action="store_true",
-        help="remove tokens, too, and measure what that does to the answer; takes much longer",
-    )
-    what.add_argument(
-        "--removal",
-        type=shared.index_or_name,
-        default="auto",
-        help="how: delete, or replace by unk, mask, a token or its id (auto: delete; of images, "
-        "paint over)",
-    )
-    what.add_argument(
-        "--max-new-tokens",
-        type=int,
-        default=20,
-        metavar="N",
-        help="how many tokens an encoder-decoder writes at most (default: 20)",
-    )
-
-    how = parser.add_argument_group("statistics")
-    how.add_argument("--samples", type=int, default=2000, help="of the bootstrap (default: 2000)")
-    how.add_argument(
-        "--permutations", type=int, default=9999, help="of the sign-flip test (default: 9999)"
-    )
-    how.add_argument("--level", type=float, default=0.95, help="of intervals (default: 0.95)")
-    how.add_argument("--seed", type=int, default=0, help="where random numbers start (default: 0)")
-
-    out = parser.add_argument_group("output")
-    out.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    out.add_argument(
-        "--output", type=Path, metavar="FILE", help="save it: .json, .csv, .png, .svg or .pdf"
-    )
-    out.add_argument("--csv", type=Path, metavar="FILE.csv", help="save the table of means")
-    out.add_argument(
-        "--plot", type=Path, metavar="FILE", help="correlation over layers: .png, .svg or .pdf"
-    )
-    out.add_argument(
-        "--store",
-        type=Path,
-        metavar="FILE",
-        help="keep each text's result here; the same command goes on from it after a stop",
-    )
-
-    running = parser.add_argument_group("running")
-    running.add_argument(
-        "--batch-size", type=int, default=64, help="of texts with a token blanked (default: 64)"
-    )
-    shared.add_engine(running)
-    shared.add_loading(running)
+    table = {option.name: option for option in OPTIONS}
+    for title, flags in FLAGS.items():
+        group = parser.add_argument_group(title)
+        for name, settings in flags.items():
+            if settings is None:
+                shared.add_option(group, table[name], table[name].default)
+            else:
+                group.add_argument(f"--{name}", **settings)
+    shared.add_engine(group)
+    shared.add_loading(group)
     parser.set_defaults(default_of=parser.get_default)
+
+
+def _arguments(args: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a function that have flags of the same names."""
+    names = inspect.signature(function).parameters
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    for name in {"methods", "edges", "references"} & given.keys():
+        given[name] = _listed(given[name], f"--{name}")
+    if given.get("layers") is not None:
+        given["layers"] = _layers(given["layers"])
+    for name in {"receptive_field", "drop_sink"} & given.keys():
+        given[name] = SWITCHES[given[name]]
+    if args.frequencies is not None:
+        given["frequencies"] = _frequencies(args.frequencies)
+    # The model is sent to the workers of a Ray cluster, which choose the device.
+    given["device"] = args.device if args.engine == "ray" else "auto"
+    return given
+
+
+def _listed(value: str, flag: str) -> list[str]:
+    names = [part.strip() for part in value.split(",") if part.strip()]
+    if not names:
+        raise OptionError(f"{flag} is {value!r}; expected names separated by commas")
+    return names
+
+
+def _layers(value: str) -> list[int]:
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"--layers is {value!r}; expected integers separated by commas, such as 1,3,6"
+        ) from None
+
+
+def _frequencies(name: str) -> dict[str, int]:
+    try:
+        table = json.loads(Path(name).read_bytes())
+    except OSError as error:
+        raise OptionError(f"--frequencies: {name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"--frequencies: {name} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise DataError(f"--frequencies: {name} is not a JSON object of tokens and numbers")
+    return table
+
+
+def _refuse(args: argparse.Namespace, names: "list[str] | tuple[str, ...]", why: str) -> None:
+    """Refuse flags that were given and would make no difference."""
+    for name in names:
+        if getattr(args, name) != args.default_of(name):
+            raise OptionError(f"--{name.replace('_', '-')} {why}; leave it out")
+
+
+# ---- Running -------------------------------------------------------------------------------------
 
 
 def run(args: argparse.Namespace) -> int:
@@ -228,201 +260,118 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AttnflowError: If the model, the data or an option is not valid.
     """
-    for path, endings in (
-        (args.output, (".json", ".csv", ".png", ".svg", ".pdf")),
-        (args.csv, (".csv",)),
-        (args.plot, (".png", ".svg", ".pdf")),
-    ):
+    figures = (".png", ".svg", ".pdf")
+    accepted = {"csv": (".csv",), "plot": figures, "output": (".json", ".csv", *figures)}
+    files = [getattr(args, name) for name in accepted]
+    for path, endings in zip(files, accepted.values(), strict=True):
         if path is not None:
             check_path(path, endings)
     interrupted = False
     with _prepared(args) as running:
         if running.done:
-            print(
-                f"attnflow: {running.done} of {running.total} texts are in {args.store} already",
-                file=sys.stderr,
-            )
+            _say(f"{running.done} of {running.total} texts are in {args.store} already")
         try:
             with Progress("evaluating", "texts") as progress:
-                progress.update(running.done, running.total)
-                for done in running:
-                    progress.update(done, running.total)
+                running.measure_all(progress.update)
         except KeyboardInterrupt:
             interrupted = True
-            print(_how_to_go_on(running, args.store), file=sys.stderr)
+            resume = "the same command resumes"
+            if args.store is None:
+                resume = f"with --store FILE, {resume}"
+            _say(f"interrupted after {running.done} of {running.total} texts; {resume}")
         if interrupted and not running.done:
             return 130
         found = running.result()
-    _give(found, args)
+    saved = [path for path in files if path is not None]
+    for path in saved:
+        try:
+            found.save(path)
+        except OSError as error:
+            raise OptionError(f"{path} cannot be written: {error.strerror}") from error
+    if args.json:
+        record = found.to_dict(per_text=False) if isinstance(found, Evaluation) else found.to_dict()
+        print(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1))
+    else:
+        found.show()
+    for path in saved:
+        print(f"saved {path}", file=sys.stderr)
     return 130 if interrupted else 0
 
 
-def _prepared(args: argparse.Namespace) -> "Run | StoredRun":
-    """Return what is to be run, after all checks."""
+def _say(message: str) -> None:
+    print(f"attnflow: {message}", file=sys.stderr)
+
+
+def _prepared(args: argparse.Namespace) -> "texts_run.Run | StoredRun":
+    """Check the options, read the data and load the model, in this order."""
     folder = args.data != "-" and os.path.isdir(args.data)
     if folder and os.path.isfile(os.path.join(args.data, MANIFEST)):
-        return _of_stored(args)
-    options = _options(args)
-    device = _device(args)
+        return _stored(args)
+    options = _arguments(args, texts_run.evaluate)
     images = folder or args.data.lower().endswith(IMAGES)
     texts, skipped = _images(args) if images else _texts(args)
-
-    # Loading torch takes seconds, so that everything above comes first.
-    from attnflow.evaluate.run import Run
-
-    explainer = shared.load(args)
-    return Run(
+    # Loading the model takes seconds.
+    explainer = _load(args)
+    return texts_run.Run(
         explainer,
         _items(args, texts, explainer, images),
         numbers=[text.number for text in texts],
         targets=_targets(args, texts, explainer),
         skipped=skipped,
-        device=device,
         **options,
     )
 
 
-def _of_stored(args: argparse.Namespace) -> "StoredRun":
-    """Return what is to be run on the output of a run."""
-    from attnflow.dataset.store import read_finished
-
-    for name in _SETTLED:
-        if getattr(args, name) != args.default_of(name):
-            raise OptionError(
-                f"--{name.replace('_', '-')} makes no difference to the scores that are stored in "
-                f"{args.data}; leave it out"
-            )
-    chosen = _names(args.references, "--references")
-    references = None if chosen == ["none"] else chosen
-    frequencies = None if args.frequencies is None else _frequencies(args.frequencies)
-    device = _device(args)
-    made = read_finished(args.data)
-    explainer = None
-    if args.references == args.default_of("references") and not _answers(made.header):
-        references = None
-        print(
-            f"attnflow: {args.data} has the scores of a model for {made.header['task']}, which "
-            "gives no answer that tokens could matter to, so that there are no references",
-            file=sys.stderr,
-        )
-    elif references is not None:
-        explainer = _stored_model(args, made.header)
-    elif args.model is not None:
-        raise OptionError("--references none needs no model; leave --model out")
-
-    from attnflow.evaluate.stored import StoredRun
-
-    names = ("batch_size", "limit", "samples", "permutations", "level", "seed", "store")
-    return StoredRun(
-        args.data,
-        explainer,
-        references=references,
-        baselines=not args.no_baselines,
-        frequencies=frequencies,
-        replacement=args.replacement,
-        device=device,
-        **{name: getattr(args, name) for name in (*names, "engine", "workers", "address")},
+def _stored(args: argparse.Namespace) -> StoredRun:
+    """Prepare the evaluation of the output of a run."""
+    takes, others = (
+        inspect.signature(function).parameters for function in (evaluate_stored, texts_run.evaluate)
     )
-
-
-def _answers(header: Mapping[str, Any]) -> bool:
-    """Whether the model that stored scores are of gives an answer."""
-    from attnflow.evaluate.run import TASKS
-
-    return header["task"] in TASKS
+    decided = [name for name in (*others, "target") if name not in takes and hasattr(args, name)]
+    _refuse(args, [*COLUMNS, *decided], f"has no effect on the scores stored in {args.data}")
+    options = _arguments(args, evaluate_stored)
+    header, explainer = read_finished(args.data).header, None
+    if options["references"] == ["none"]:
+        options["references"] = None
+        _refuse(args, ["model"], "is not needed for --references none")
+    elif args.references == args.default_of("references") and header["task"] not in TASKS:
+        options["references"] = None
+        _say(
+            f"{args.data} has the scores of a model for {header['task']}, which predicts no class "
+            "and no token; there are no references"
+        )
+    else:
+        explainer = _stored_model(args, header)
+    return StoredRun(args.data, explainer, **options)
 
 
 def _stored_model(args: argparse.Namespace, header: Mapping[str, Any]) -> "Explainer":
-    """Load the model that stored scores are of."""
-    given = args.model is not None
-    if not given:
-        args.model = header["model"]
+    """Load the model that computed the stored scores."""
     if args.task == "auto":
         args.task = header["task"]
+    if args.model is not None:
+        return _load(args)
+    args.model = header["model"]
     try:
-        return shared.load(args)
+        return _load(args)
     except (ModelError, OptionError) as error:
-        if given:
-            raise
         raise ModelError(
-            f"the model that the scores in {args.data} are of cannot be loaded: {error}. Say where "
-            "it is with --model, or do without it: --references none"
+            f"the model that computed the scores in {args.data} cannot be loaded: {error}. Give it "
+            "with --model, or do without it: --references none"
         ) from error
 
 
-def _device(args: argparse.Namespace) -> str:
-    """Return where the workers of a Ray cluster run the model, which is sent there."""
-    if args.engine != "ray":
-        return "auto"
-    device, args.device = args.device, "cpu"
-    return str(device)
+def _load(args: argparse.Namespace) -> "Explainer":
+    if args.engine == "ray":
+        args.device = "cpu"
+    return shared.load(args)
 
 
-def _give(evaluation: "Evaluation | Statistics", args: argparse.Namespace) -> None:
-    for path in (args.csv, args.plot, args.output):
-        if path is not None:
-            try:
-                evaluation.save(path)
-            except OSError as error:
-                raise OptionError(f"{path} cannot be written: {error.strerror}") from error
-    from attnflow.evaluate.statistics import Statistics
-
-    if not args.json:
-        evaluation.show()
-    elif isinstance(evaluation, Statistics):
-        _print(evaluation.to_dict())
-    else:
-        _print(evaluation.to_dict(per_text=False))
-    for path in (args.csv, args.plot, args.output):
-        if path is not None:
-            print(f"saved {path}", file=sys.stderr)
-
-
-def _print(record: dict[str, Any]) -> None:
-    print(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1))
-
-
-def _how_to_go_on(running: "Run | StoredRun", store: Path | None) -> str:
-    done = f"attnflow: interrupted after {running.done} of {running.total} texts"
-    if store is not None:
-        return f"{done}; they are in {store}, and the same command goes on from there"
-    return f"{done}; with --store FILE, the same command would go on from there"
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of an evaluation that come from the command line alone."""
-    switches: dict[str, Any] = {"auto": "auto", "on": True, "off": False, "both": (False, True)}
-    return {
-        "methods": _names(args.methods, "--methods"),
-        "edges": _names(args.edges, "--edges"),
-        "references": _names(args.references, "--references"),
-        "layers": None if args.layers is None else _layers(args.layers),
-        "position": args.position,
-        "heads": args.heads,
-        "residual": args.residual,
-        "receptive_field": switches[args.receptive_field],
-        "drop_sink": switches[args.drop_sink],
-        "baselines": not args.no_baselines,
-        "frequencies": None if args.frequencies is None else _frequencies(args.frequencies),
-        "faithfulness": args.faithfulness,
-        "removal": args.removal,
-        "max_new_tokens": args.max_new_tokens,
-        "engine": args.engine,
-        "workers": args.workers,
-        "address": args.address,
-        "replacement": args.replacement,
-        "batch_size": args.batch_size,
-        "truncate": args.truncate,
-        "samples": args.samples,
-        "permutations": args.permutations,
-        "level": args.level,
-        "seed": args.seed,
-        "store": args.store,
-    }
+# ---- Data ----------------------------------------------------------------------------------------
 
 
 def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
-    """Return the texts, and the lines that hold none."""
+    """Return the texts, and the lines that contain none."""
     if None not in (args.label_column, args.target_column):
         raise OptionError("--label-column is for classes and --target-column for texts; give one")
     skipped: list[Skipped] = []
@@ -439,12 +388,12 @@ def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
     )
     if not texts:
         first = f"; line {skipped[0].number}: {skipped[0].reason}" if skipped else ""
-        raise TextError(f"{args.data} holds no text that can be read{first}")
+        raise TextError(f"{args.data} has no text that can be read{first}")
     return texts, skipped
 
 
 def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
-    """Return the image that is named, or the images of a folder and those below it, by name."""
+    """Return the image given, or the images in a folder and its subfolders, sorted by name."""
     paths = [args.data]
     if os.path.isdir(args.data):
         paths = sorted(
@@ -456,16 +405,10 @@ def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
     if not paths:
         raise TextError(
             f"{args.data} has no images ({', '.join(IMAGES)}), and is not the output of attnflow "
-            "run, which has a manifest.json"
+            f"run, which has a {MANIFEST}"
         )
-    if args.limit is not None and args.limit < 1:
-        raise OptionError(f"limit is {args.limit}; expected a whole number of 1 or more")
-    for name in ("format", "text_column", "label_column", "target_column"):
-        if getattr(args, name) != args.default_of(name):
-            raise OptionError(
-                f"--{name.replace('_', '-')} is for a file of texts, or of the paths of images, "
-                f"and {args.data} is neither; leave it out"
-            )
+    check_limit(args.limit)
+    _refuse(args, COLUMNS, f"is for a file, and {args.data} is an image or a folder of images")
     chosen = enumerate(paths[: args.limit], start=1)
     return [Text(number, path, None) for number, path in chosen], []
 
@@ -473,29 +416,25 @@ def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
 def _items(
     args: argparse.Namespace, texts: list[Text], explainer: "Explainer", images: bool
 ) -> list[Any]:
-    """Return the texts as the model takes them: pairs, or paths of images."""
-    sees = explainer.task.startswith("image-")
+    """Return the texts as the model takes them: texts, pairs, or the paths of images."""
+    task, sees = explainer.task, explainer.task.startswith("image-")
     if images and not sees:
         raise OptionError(
-            f"--data is {args.data}, which holds images, and {explainer.name} is a model for "
-            f"{explainer.task}; expected a file of texts"
+            f"--data is {args.data}, which has images, but {explainer.name} is a model for {task}; "
+            "expected a file of texts"
         )
-    if args.target_column is not None and explainer.task != "seq2seq-lm":
+    wrong, right = ("label", "target") if task == "seq2seq-lm" else ("target", "label")
+    if getattr(args, f"{wrong}_column") is not None:
         raise OptionError(
-            f"--target-column is for encoder-decoders, and {explainer.name} is a model for "
-            f"{explainer.task}; expected --label-column"
-        )
-    if args.label_column is not None and explainer.task == "seq2seq-lm":
-        raise OptionError(
-            f"--label-column is for classifiers, and {explainer.name} is an encoder-decoder; "
-            "expected --target-column"
+            f"--{wrong}-column is not for {explainer.name}, a model for {task}; expected "
+            f"--{right}-column"
         )
     if args.target_column is not None:
         return [(text.text, text.label or "") for text in texts]
     if sees and not images:
-        # Paths in a file are seen from where the file is.
-        place = "" if args.data == "-" else os.path.dirname(args.data)
-        return [os.path.join(place, text.text) for text in texts]
+        # Paths in a file are relative to the folder of the file.
+        folder = "" if args.data == "-" else os.path.dirname(args.data)
+        return [os.path.join(folder, text.text) for text in texts]
     return [text.text for text in texts]
 
 
@@ -504,37 +443,7 @@ def _targets(args: argparse.Namespace, texts: list[Text], explainer: "Explainer"
         return args.target
     if args.target is not None:
         raise OptionError("--target and --label-column both say which class to explain; give one")
-    # Data often have the index of a class where the model has its name.
-    names = {
-        str(name) for name in (getattr(explainer.model.config, "id2label", None) or {}).values()
-    }
+    # A label that is not the name of a class may be its index.
+    names = explainer.adapter.labels.values()
     labels = [text.label or "" for text in texts]
     return [int(label) if label not in names and label.isdecimal() else label for label in labels]
-
-
-def _frequencies(name: str) -> dict[str, int]:
-    try:
-        table = json.loads(Path(name).read_bytes())
-    except OSError as error:
-        raise OptionError(f"--frequencies: {name} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"--frequencies: {name} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise DataError(f"--frequencies: {name} is no JSON object of tokens and numbers")
-    return table
-
-
-def _names(value: str, option: str) -> list[str]:
-    names = [part.strip() for part in value.split(",") if part.strip()]
-    if not names:
-        raise OptionError(f"{option}: {value!r} names nothing; expected names separated by commas")
-    return names
-
-
-def _layers(value: str) -> list[int]:
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise OptionError(
-            f"--layers: {value!r} given; expected whole numbers separated by commas, such as 1,3,6"
-        ) from None

@@ -13,7 +13,7 @@ bytes.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -23,7 +23,15 @@ from attnflow.errors import DataError, OptionError
 from attnflow.io.files import remove_temporary, sync_folder, temporary_files, write_whole
 from attnflow.io.journal import difference, lock
 
-__all__ = ["FOLDERS", "MANIFEST", "Finished", "Store", "read_finished"]
+__all__ = [
+    "FOLDERS",
+    "MANIFEST",
+    "Finished",
+    "Store",
+    "digest",
+    "file_digest",
+    "read_finished",
+]
 
 FORMAT: Final = "attnflow.dataset"
 VERSION: Final = 1
@@ -82,13 +90,41 @@ class Finished:
         """Return whether the files of a shard are there and have not changed."""
         for kind in FOLDERS:
             try:
-                with open(self.path(number, kind), "rb") as file:
-                    found = hashlib.file_digest(file, _blake2b).hexdigest()
+                found = file_digest(self.path(number, kind))
             except OSError:
                 found = None
             if found != self.shards[number]["files"].get(kind):
                 return False
         return True
+
+    def table(self, number: int, columns: Iterable[str], *, check: bool = False) -> Any:
+        """Read the explanations of a shard.
+
+        Args:
+            number: The number of the shard.
+            columns: The columns to read.
+            check: Whether to compare the file with its digest.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Raises:
+            DataError: If the file is missing, damaged, or was changed.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        path = self.path(number, "data")
+        reason = "its digest is not that of the manifest"
+        try:
+            if not check or file_digest(path) == self.shards[number]["files"]["data"]:
+                return pyarrow.parquet.read_table(path, columns=list(columns))
+        except (OSError, pyarrow.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path} is missing, damaged or was changed ({reason}); attnflow run with the same "
+            "options makes it again"
+        )
 
 
 class Store(Finished):
@@ -165,7 +201,7 @@ class Store(Finished):
                 path.parent.mkdir(exist_ok=True)
                 write_whole(path, content)
                 sync_folder(path.parent)
-                files[kind] = _blake2b(content).hexdigest()
+                files[kind] = digest(content)
         self.shards[number] = {
             "rows": shard.rows,
             "failed": shard.failed,
@@ -267,11 +303,22 @@ def read_finished(folder: str | os.PathLike[str]) -> Finished:
 def _seal(content: Mapping[str, Any]) -> str:
     """Return a digest of what a manifest says."""
     plain = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return _blake2b(plain.encode()).hexdigest()
+    return digest(plain.encode())
 
 
-def _blake2b(content: bytes = b"") -> "hashlib.blake2b":
-    return hashlib.blake2b(content, digest_size=16)
+def digest(content: bytes) -> str:
+    """Return a digest of some bytes, 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """Return the digest of a file's content.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _other_source(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Scores that know nothing of the model: what a method has to beat."""
+"""Baselines: scores that do not depend on the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
 
-__all__ = ["BASELINES", "IMAGE_BASELINES", "baseline_scores"]
+__all__ = ["BASELINES", "IMAGE_BASELINES", "baseline_scores", "every_baseline"]
 
 BASELINES: Final = ("random", "position", "position_reversed", "frequency")
-"""What can be said of the tokens of a text."""
+"""The baselines of the tokens of a text."""
 
 IMAGE_BASELINES: Final = ("random", "position", "position_reversed", "centre")
-"""What can be said of the patches of an image."""
+"""The baselines of the patches of an image."""
 
 
 def baseline_scores(
@@ -24,21 +24,21 @@ def baseline_scores(
     frequencies: Mapping[str, int],
     seed: Sequence[int] = (0,),
 ) -> NDArray[np.float64]:
-    """Score the tokens of a text, or the patches of an image, without looking at a model.
+    """Score the tokens of a text, or the patches of an image, without the model.
 
     Args:
         baseline: "random": uniform random numbers. "position": later tokens score higher.
-            "position_reversed": earlier tokens score higher, so that its rank correlation with
-            anything is that of "position" with the other sign. "frequency": rarer tokens score
-            higher, and those that are not in the table highest. "centre": patches score higher the
-            nearer they are to the middle of the image, where photographers put what matters, and
-            special tokens lowest.
-        tokens: The n tokens. Patches are named by their row and column: "0,0".
+            "position_reversed": earlier tokens score higher; its rank correlation is that of
+            "position" with the opposite sign. "frequency": rarer tokens score higher, and tokens
+            that are not in the table score highest. "centre": patches nearer to the centre of the
+            image score higher, because photographs are often centred on their subject; special
+            tokens score lowest.
+        tokens: The n tokens. Patches are named by row and column, such as "0,0".
         frequencies: How often each token occurs.
-        seed: Where the random numbers start.
+        seed: The seed of the random numbers.
 
     Returns:
-        One score a token, of shape (n,).
+        One score per token, of shape (n,).
 
     Raises:
         OptionError: If there is no such baseline.
@@ -65,8 +65,20 @@ def baseline_scores(
     raise OptionError(f"baseline is {baseline!r}; expected {', '.join(valid)}")
 
 
+def every_baseline(
+    names: Sequence[str],
+    tokens: Sequence[str],
+    *,
+    frequencies: Mapping[str, int],
+    seed: Sequence[int],
+) -> NDArray[np.float64]:
+    """Return the scores of several baselines, of shape (B, n). The arguments are the same."""
+    scores = [baseline_scores(name, tokens, frequencies=frequencies, seed=seed) for name in names]
+    return np.array(scores).reshape(-1, len(tokens))
+
+
 def _nearness(tokens: Sequence[str]) -> NDArray[np.float64]:
-    """Return how near patches are to the middle of all: minus the distance, in patches."""
+    """Return minus the distance of each patch from the centre of the image, in patches."""
     parts = [token.split(",") for token in tokens]
     patches = [place for place, part in enumerate(parts) if len(part) == 2]
     places = np.array([[int(number) for number in parts[place]] for place in patches], dtype=float)

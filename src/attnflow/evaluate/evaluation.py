@@ -1,4 +1,4 @@
-"""Evaluation: how far methods agree with references over many texts, and how certain that is."""
+"""Evaluation: how far methods agree with references over many texts, with their statistics."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from attnflow import formats
 from attnflow.checks import choice
 from attnflow.errors import OptionError
-from attnflow.evaluate.significance import Means, holm, tested
+from attnflow.evaluate.significance import Differences, Means, holm
 from attnflow.explanation import Prediction
 from attnflow.io.files import write_whole
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPARISONS",
     "FAITHFULNESS",
+    "MEASURES",
     "EvaluatedText",
     "Evaluation",
     "Skipped",
@@ -37,6 +38,12 @@ VERSION = 1
 
 FAITHFULNESS = ("comprehensiveness", "sufficiency", "aopc", "log_odds")
 """What is measured when tokens are removed."""
+
+MEASURES = {"faithfulness": FAITHFULNESS, "other_faithfulness": FAITHFULNESS}
+"""The arrays of measures other than correlations, and the names along their last axis.
+
+An array named "other_..." has one row for each reference and baseline, and no axis of layers.
+"""
 
 COMPARISONS = ("method", "edges", "receptive_field", "baseline")
 """What two rows that are compared may differ in."""
@@ -150,22 +157,21 @@ class Evaluation:
         rows = (len(self.edges), len(self.methods), len(self.receptive_fields))
         columns = (len(self.drop_sinks), len(self.references), 2)
         others = len(self.references) + len(self.baselines)
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "correlations": (count, *rows, *columns, depth),
             "baseline_correlations": (count, len(self.baselines), *columns),
-            "faithfulness": (count, *rows, depth, len(FAITHFULNESS)),
-            "other_faithfulness": (count, others, len(FAITHFULNESS)),
         }
+        for name, measures in MEASURES.items():
+            axes = (others,) if name.startswith("other_") else (*rows, depth)
+            shapes[name] = (count, *axes, len(measures))
         for name, value in self._given().items():
-            if name in shapes:
-                bound = "correlations" in name
-                frozen: Any = None
-                if value is not None:
-                    frozen = read_only(value, name, shapes[name], bound)
-            elif name == "options":
+            frozen: Any = value
+            if name == "options":
                 frozen = MappingProxyType(value)
-            else:
-                frozen = value if isinstance(value, str | int) else tuple(value)
+            elif name in shapes and value is not None:
+                frozen = read_only(value, name, shapes[name], bound="correlations" in name)
+            elif not isinstance(value, str | int | None):
+                frozen = tuple(value)
             object.__setattr__(self, name, frozen)
 
     def __eq__(self, other: object) -> bool:
@@ -240,15 +246,17 @@ class Evaluation:
         self,
         method: str,
         *,
-        reference: str | None = None,
         edges: str | None = None,
-        special_tokens: bool = True,
         receptive_field: bool | None = None,
-        drop_sink: bool | None = None,
+        **column: Any,
     ) -> list[dict[str, Any]]:
         """Return the mean correlation over texts for each layer.
 
-        The arguments are those of `per_text`.
+        Args:
+            method: As in `per_text`.
+            edges: As in `per_text`.
+            receptive_field: As in `per_text`.
+            **column: `reference`, `special_tokens` and `drop_sink`, as in `per_text`.
 
         Returns:
             For each layer the "layer", "mean", "std" (standard deviation over texts), "ci" (the
@@ -258,24 +266,17 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
-        column = self._column(reference, special_tokens, drop_sink)
+        chosen = self._column(**column)
         if method in self.baselines:
-            place = (self.baselines.index(method), *column)
+            place = (self.baselines.index(method), *chosen)
             return [{"layer": None, **self._means("baseline_correlations").at(place)}]
         row = self._row(method, edges, receptive_field)
         means = self._means("correlations")
         return [
-            {"layer": layer, **means.at((*row, *column, i))} for i, layer in enumerate(self.layers)
+            {"layer": layer, **means.at((*row, *chosen, i))} for i, layer in enumerate(self.layers)
         ]
 
-    def compare(
-        self,
-        over: str = "method",
-        *,
-        reference: str | None = None,
-        special_tokens: bool = True,
-        drop_sink: bool | None = None,
-    ) -> list[dict[str, Any]]:
+    def compare(self, over: str = "method", **column: Any) -> list[dict[str, Any]]:
         """Test the differences between the mean correlations of two rows, paired by text.
 
         All pairs of rows that differ in one option are tested, in every layer. The tests are one
@@ -284,9 +285,7 @@ class Evaluation:
         Args:
             over: What the two rows differ in: "method", "edges" or "receptive_field"; or
                 "baseline": every method against every baseline.
-            reference: As in `per_text`.
-            special_tokens: As in `per_text`.
-            drop_sink: As in `per_text`.
+            **column: `reference`, `special_tokens` and `drop_sink`, as in `per_text`.
 
         Returns:
             For each pair and layer: "layer", "first" and "second" (each with its "method", "edges"
@@ -298,10 +297,10 @@ class Evaluation:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
         over = choice(over, "over", COMPARISONS)
-        column = self._column(reference, special_tokens, drop_sink)
-        key = ("compare", over, column)
+        chosen = self._column(**column)
+        key = ("compare", over, chosen)
         if key not in self._cache:
-            self._cache[key] = self._compare(over, column)
+            self._cache[key] = self._compare(over, chosen)
         return [dict(item) for item in self._cache[key]]
 
     def _compare(self, over: str, column: tuple[int, int, int]) -> list[dict[str, Any]]:
@@ -317,25 +316,19 @@ class Evaluation:
                     pairs.append((row, other, mine - theirs))
         if not pairs:
             return []
-        means, p = tested(np.stack([values for *_, values in pairs], axis=1), self.options)
-        corrected = holm(p)
-        result = []
-        for i, (first, second, _) in enumerate(pairs):
-            for j, layer in enumerate(self.layers):
-                values = means.at((i, j))
-                result.append(
-                    {
-                        "layer": layer,
-                        "first": dict(first),
-                        "second": dict(second),
-                        "difference": values["mean"],
-                        "ci": values["ci"],
-                        "count": values["count"],
-                        "p": float(p[i, j]),
-                        "p_holm": float(corrected[i, j]),
-                    }
-                )
-        return result
+        differences = Differences.of(np.stack([values for *_, values in pairs], 1), self.options)
+        corrected = holm(differences.p)
+        return [
+            {
+                "layer": layer,
+                "first": dict(first),
+                "second": dict(second),
+                **differences.at((i, j)),
+                "p_holm": float(corrected[i, j]),
+            }
+            for i, (first, second, _) in enumerate(pairs)
+            for j, layer in enumerate(self.layers)
+        ]
 
     def faithfulness_summary(self) -> list[dict[str, Any]]:
         """Return how the answer changes when tokens are removed in the order of the scores.
@@ -424,7 +417,7 @@ class Evaluation:
                 }
                 for text in self.texts
             ]
-            for name in ("faithfulness", "other_faithfulness"):
+            for name in MEASURES:
                 array = getattr(self, name)
                 data[f"{name}_per_text"] = None if array is None else array.tolist()
         plain: dict[str, Any] = formats.without_nan(data)
@@ -475,8 +468,7 @@ class Evaluation:
                 skipped=[Skipped(**item) for item in data["skipped"]],
                 correlations=np.moveaxis(results.reshape(*rows, *columns, count, depth), -2, 0),
                 baseline_correlations=np.moveaxis(guesses.reshape(shape), -1, 0),
-                faithfulness=_numbers(data["faithfulness_per_text"]),
-                other_faithfulness=_numbers(data["other_faithfulness_per_text"]),
+                **{name: _numbers(data[f"{name}_per_text"]) for name in MEASURES},
             )
         except OptionError:
             raise
@@ -584,11 +576,13 @@ class Evaluation:
         """
         none = {"edges": None, "receptive_field": None}
         rows = [*self._every_row(), *({"method": name, **none} for name in self.baselines)]
-        columns = itertools.product(self.references, (True, False), self.drop_sinks)
-        for row, chosen in itertools.product(rows, list(columns)):
-            column: dict[str, Any] = dict(
-                zip(("reference", "special_tokens", "drop_sink"), chosen, strict=True)
-            )
+        columns: list[dict[str, Any]] = [
+            {"reference": reference, "special_tokens": special, "drop_sink": drop}
+            for reference in self.references
+            for special in (True, False)
+            for drop in self.drop_sinks
+        ]
+        for row, column in itertools.product(rows, columns):
             for j, values in enumerate(self.summary(**row, **column)):
                 named = {**row, **column, "layer": values.pop("layer")}
                 if not per_text:
@@ -637,7 +631,10 @@ class Evaluation:
         )
 
     def _column(
-        self, reference: str | None, special_tokens: bool, drop_sink: bool | None
+        self,
+        reference: str | None = None,
+        special_tokens: bool = True,
+        drop_sink: bool | None = None,
     ) -> tuple[int, int, int]:
         return (
             _place(drop_sink, self.drop_sinks, "drop_sink"),
@@ -685,7 +682,7 @@ def read_only(
     Raises:
         OptionError: If the shape or a number is not as expected.
     """
-    # C order: sums over equal arrays are then equal to the last digit.
+    # C order makes sums over equal arrays equal to the last digit.
     array = np.array(values, dtype=np.float64, order="C")
     if array.shape != shape:
         raise OptionError(f"{name} has shape {array.shape}; expected {shape}")

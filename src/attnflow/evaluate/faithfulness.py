@@ -1,53 +1,53 @@
-"""Faithfulness: what becomes of the answer when the tokens that score high are really removed.
+"""Faithfulness: how the prediction changes when the highest-scoring tokens are removed.
 
-A blank-out replaces one token at a time. Here many go together, in the order of their scores, and
-an explanation is the more faithful the sooner the answer goes with them. Special tokens and masks
-are never removed.
+Blank-out replaces one token at a time. Here tokens are removed together, in the order of their
+scores. The sooner the prediction changes, the more faithful the scores are. Special tokens and
+masks are never removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import floor
-from numbers import Real
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer, items, number
 from attnflow.errors import OptionError
-from attnflow.importance.answer import Answer, answers, ask, check_batch_size, read
+from attnflow.fields import numbers
+from attnflow.importance.answer import Answer, answers, ask, read
 from attnflow.models.adapter import Reading
 
 __all__ = ["FRACTIONS", "Faithfulness", "faithfulness"]
 
 FRACTIONS: Final = (0.1, 0.2, 0.3, 0.5)
 
-# So many changed texts are looked through for equal ones, which run once.
+# Equal texts run once. They are looked for among this many changed texts.
 WINDOW: Final = 4096
 
 
 class Faithfulness(NamedTuple):
     """How faithful the scores of a text's tokens are to the model.
 
-    Let p be the probability of the class or token asked about; p(-k) the same when the k tokens
-    that score highest are removed, and p(+k) when all others are. For each of the fractions, k is
-    that share of the tokens that can be removed, rounded to the nearest whole number, but 1 at
-    least.
+    Let p be the probability of the target, p(-k) its probability after the k highest-scoring tokens
+    are removed, and p(+k) its probability after all others are removed. For each fraction, k is
+    that share of the removable tokens, rounded to the nearest integer, and at least 1.
 
     Attributes:
-        comprehensiveness: The mean over the fractions of p - p(-k): what the model loses with the
-            tokens (DeYoung et al., "ERASER", ACL 2020). The higher the better.
-        sufficiency: The mean over the fractions of p - p(+k): what it lacks if it has nothing else
-            (DeYoung et al. 2020). The lower the better.
-        aopc: The area over the perturbation curve, most relevant first: tokens are removed one by
-            one until the largest fraction is gone, in K steps, and this is the mean of p - p(-k)
-            over k = 0, ..., K (Samek et al., "Evaluating the Visualization of What a Deep Neural
-            Network Has Learned", IEEE TNNLS 2017). The higher the better.
+        comprehensiveness: The mean over the fractions of p - p(-k) (DeYoung et al., "ERASER", ACL
+            2020). Higher is better.
+        sufficiency: The mean over the fractions of p - p(+k) (DeYoung et al. 2020). Lower is
+            better.
+        aopc: The area over the perturbation curve, most relevant tokens first: tokens are removed
+            one by one until the largest fraction is removed, in K steps, and this is the mean of
+            p - p(-k) over k = 0, ..., K (Samek et al., "Evaluating the Visualization of What a Deep
+            Neural Network Has Learned", IEEE TNNLS 2017). Higher is better.
         log_odds: The mean over the fractions of log o(-k) - log o, where o = p / (1 - p) are the
             odds (Shrikumar et al., "DeepLIFT", ICML 2017; Chen et al., "L-Shapley and C-Shapley",
-            ICLR 2019). The lower the better, and unlike the others it does not level off where p is
-            nearly 1.
+            ICLR 2019). Lower is better. Unlike the others, it does not saturate when p is close to
+            1.
     """
 
     comprehensiveness: float
@@ -68,42 +68,42 @@ def faithfulness(
     batch_size: int = 64,
     truncate: bool = False,
 ) -> Any:
-    """Remove tokens in the order of their scores, and measure what becomes of the model's answer.
+    """Remove tokens in the order of their scores, and measure how the prediction changes.
 
-    Tokens that score the same are removed from left to right. What can be removed are all tokens
-    but special ones, masks, and those that come after the position of a causal model. A text of
-    which m tokens can be removed needs about ``m * max(fractions) + len(fractions)`` forward
-    passes.
+    Tokens with equal scores are removed from left to right. All tokens can be removed but special
+    tokens, masks, and those after the position of a causal model. A text with m removable tokens
+    takes about ``m * max(fractions) + len(fractions)`` forward passes.
 
     Args:
         explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes: a text, or a list of texts; for an encoder-decoder
-            sources, or tuples of a source and the target so far; for a vision model images.
-        scores: One score for each token that the model reads, special tokens included, as
-            `Explanation.scores` has them with neither ``words`` nor ``special_tokens=False``. Of a
-            causal model, or for a target so far, those up to the position are enough. For a list of
-            texts, a list of them, one for each; the same text may come several times, each time
-            with other scores, and what they share runs once.
-        target: The class, by name or index, or the token. For a list of texts it may be a list, one
-            for each. None is what the model predicts for the whole text.
-        position: Where a language model is asked, as in `Explainer.explain`. If its token is
-            removed, the model is asked at the last one left before it.
-        fractions: The shares of tokens to remove, more than 0 and at most 1.
-        removal: "delete" takes tokens out of the text, so that what follows moves up. Otherwise
-            what they are replaced by: "unk", "mask", a token of the vocabulary, or its id. "auto"
-            is "delete"; for a vision model, whose patches cannot be deleted, it is the mean colour.
-        batch_size: How many texts run together at most; long ones are fewer.
-        truncate: Cut a text that is longer than the model takes, instead of an error.
+        inputs: A text, or a list of texts; for an encoder-decoder sources, or tuples of a source
+            and the target so far; for a vision model images; as in `Explainer.explain`.
+        scores: One score for each token that the model reads, special tokens included, as in
+            `Explanation.scores` with ``units="tokens"`` and ``special_tokens=True``. For a causal
+            model or a target so far, the scores up to the position are enough. For a list of texts,
+            a list with the scores of each. A text may be given several times with different
+            scores; what these have in common runs once.
+        target: The class, by name or index, or the token; for a list of texts also a list, one for
+            each. None means what the model predicts for the unchanged text.
+        position: Where the answer of a language model is read, as in `Explainer.explain`. If that
+            token is removed, the last remaining token before it is used.
+        fractions: The shares of tokens to remove, above 0 and at most 1.
+        removal: "delete" removes tokens from the text, and the following ones move up. Otherwise
+            the replacement: "unk", "mask", a token of the vocabulary, or its id. "auto" means
+            "delete"; for a vision model, whose patches cannot be deleted, it is the mean colour.
+        batch_size: The largest number of texts that run together.
+        truncate: Truncate a text that is longer than the model accepts, instead of raising an
+            error.
 
     Returns:
-        A `Faithfulness`, or a list of them, one for each text, in their order. It is NaN where no
-        token can be removed, or nothing would be left for the model to read.
+        A `Faithfulness`, or a list with one for each text. It is NaN if no token can be removed, or
+        nothing would be left for the model to read.
 
     Raises:
-        OptionError: If an option is not valid for this model, or there is not one finite score for
-            each token.
-        TextError: If a text is empty, not text, or longer than the model takes.
-        ModelError: If the model predicts nothing that tokens could matter to.
+        OptionError: If an option is not valid for this model, or `scores` does not have a finite
+            score for each token.
+        TextError: If a text is empty, not text, or longer than the model accepts.
+        ModelError: If the model predicts no class and no token.
 
     Example:
         >>> import attnflow
@@ -117,14 +117,15 @@ def faithfulness(
         >>> faithfulness(explainer, "keys open doors", explanation.scores)._fields
         ('comprehensiveness', 'sufficiency', 'aopc', 'log_odds')
     """
-    check_batch_size(batch_size)
-    shares = _checked_fractions(fractions)
+    integer(batch_size, "batch_size", least=1)
+    given = items(fractions, "fractions", "numbers above 0 and at most 1")
+    shares = tuple(number(one, "fractions", above=0, most=1) for one in given)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
     fill = check_removal(explainer, removal)
     orders = _orders(explainer, readings, scores if many else [scores], many)
     whole = _ask_each(explainer, readings, batch_size)
     results = []
-    # Equal images are not looked for, so that nothing is gained by holding many.
+    # Images are not compared, so there is no reason to hold many.
     most = WINDOW if explainer.adapter.can_delete else 1
     for start, end in _windows(orders, shares, most):
         window = range(start, end)
@@ -140,34 +141,21 @@ def faithfulness(
 # ---- Checks --------------------------------------------------------------------------------------
 
 
-def _checked_fractions(fractions: Any) -> tuple[float, ...]:
-    given = tuple(fractions) if np.iterable(fractions) and not isinstance(fractions, str) else ()
-    numbers = [
-        isinstance(one, Real) and not isinstance(one, bool) and 0 < float(one) <= 1 for one in given
-    ]
-    if not given or not all(numbers):
-        raise OptionError(
-            f"fractions is {fractions!r}; expected numbers of more than 0 and at most 1, such as "
-            f"{FRACTIONS}"
-        )
-    return tuple(float(one) for one in given)
-
-
 def check_removal(explainer: Any, removal: Any) -> int | None:
-    """Return the id that replaces a token; None if it is deleted.
+    """Return the id that replaces a token; None if tokens are deleted.
 
     Args:
         explainer: The model.
         removal: As in `faithfulness`.
 
     Raises:
-        OptionError: If tokens of this model cannot be removed so; the message says how they can be.
+        OptionError: If it is not valid for this model.
     """
     image = not explainer.adapter.can_delete
     if image and isinstance(removal, str) and removal == "delete":
         raise OptionError(
-            "removal is 'delete', but the model takes images, whose patches cannot be taken out; "
-            "expected 'auto', which paints them in the mean colour"
+            "removal is 'delete', but the patches of an image cannot be deleted; expected 'auto', "
+            "which paints them in the mean colour"
         )
     if not image and isinstance(removal, str) and removal in ("auto", "delete"):
         return None
@@ -176,11 +164,11 @@ def check_removal(explainer: Any, removal: Any) -> int | None:
 
 
 def _orders(explainer: Any, readings: list[Reading], scores: Any, many: bool) -> list[list[int]]:
-    """Return the tokens of each reading that can be removed, those that score highest first."""
+    """Return the removable tokens of each reading, highest scores first."""
     if not hasattr(scores, "__len__") or len(scores) != len(readings):
         given = len(scores) if hasattr(scores, "__len__") else type(scores).__name__
         raise OptionError(
-            f"scores is {given}, and there are {len(readings)} texts; expected a list with the "
+            f"scores is {given}, but there are {len(readings)} texts; expected a list with the "
             "scores of each"
         )
     mask = getattr(explainer.tokenizer, "mask_token_id", None)
@@ -199,23 +187,17 @@ def _orders(explainer: Any, readings: list[Reading], scores: Any, many: bool) ->
 
 
 def _checked_scores(given: Any, reading: Reading, name: str) -> NDArray[np.float64]:
-    try:
-        values = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{name} is {given!r}; expected one number for each token") from error
+    values = numbers(given, name, "(tokens,)")
     count = len(reading.tokens)
-    # Those that the answer cannot depend on come last, and need no score.
+    # The tokens that the prediction cannot depend on come last, and need no score.
     needed = max(
         (token + 1 for token, place in enumerate(reading.places) if place is not None), default=0
     )
-    if values.ndim != 1 or not needed <= len(values) <= count:
-        tokens = str(count) if needed == count else f"{needed} to {count}"
+    if not needed <= len(values) <= count:
         raise OptionError(
-            f"{name} has shape {values.shape}, and the text has {count} tokens; expected {tokens} "
-            "numbers, one for each token, special tokens included and words not put together"
+            f"{name} has shape {values.shape}, but the text has {count} tokens; expected a score "
+            "for each token, special tokens included, and not for words"
         )
-    if not np.isfinite(values).all():
-        raise OptionError(f"{name} holds NaN or infinity; expected finite numbers")
     return values
 
 
@@ -223,9 +205,7 @@ def _checked_scores(given: Any, reading: Reading, name: str) -> NDArray[np.float
 
 
 def _steps(count: int, fractions: tuple[float, ...]) -> list[int]:
-    """Return how many of the tokens each fraction is.
-
-    Rounded to the nearest, so that an error in the last digit of a product makes no difference.
+    """Return how many tokens each fraction is, rounded to the nearest integer, at least 1.
 
     Example:
         >>> _steps(10, (0.05, 0.25, 0.3, 1.0))
@@ -237,7 +217,7 @@ def _steps(count: int, fractions: tuple[float, ...]) -> list[int]:
 def _windows(
     orders: list[list[int]], fractions: tuple[float, ...], most: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield stretches of texts whose changed versions are few enough to be held together."""
+    """Yield ranges of texts that have at most about `most` changed versions together."""
     start, held = 0, 0
     for index, order in enumerate(orders):
         steps = _steps(len(order), fractions)
@@ -250,21 +230,16 @@ def _windows(
 
 
 def _ask_each(explainer: Any, readings: list[Reading], batch_size: int) -> list[Answer]:
-    """Return the answers to the whole texts, each text run once however often it comes."""
-    first: dict[Any, int] = {}
-    places = [
-        first.setdefault(_identity(reading, index), len(first))
-        for index, reading in enumerate(readings)
-    ]
-    unique: dict[int, Reading] = {}
-    for place, reading in zip(places, readings, strict=True):
-        unique.setdefault(place, reading)
-    found = ask(explainer, [unique[place] for place in range(len(unique))], batch_size)
-    return [found[place] for place in places]
+    """Return the predictions for the unchanged texts. Equal texts run once."""
+    keys = [_identity(reading, index) for index, reading in enumerate(readings)]
+    unique = dict(zip(keys, readings, strict=True))
+    found = ask(explainer, list(unique.values()), batch_size)
+    by_key = dict(zip(unique, found, strict=True))
+    return [by_key[key] for key in keys]
 
 
 def _identity(reading: Reading, index: int) -> Any:
-    """Return what equal readings of texts have in common. An image is like no other."""
+    """Return a key that equal texts share. Images are not compared."""
     if not all(isinstance(values, list) for values in reading.inputs.values()):
         return index
     inputs = tuple((name, tuple(values)) for name, values in reading.inputs.items())
@@ -279,9 +254,9 @@ def _run(
     fill: int | None,
     batch_size: int,
 ) -> list[dict[int, Answer | None]]:
-    """Return the answers when k tokens are removed, by k, or by -k when only they are left.
+    """Return the predictions after k tokens are removed, by k; by -k if only these are left.
 
-    None where nothing is left to read.
+    None if nothing is left to read.
     """
     adapter = explainer.adapter
     results: list[dict[int, Answer | None]] = [{} for _ in readings]

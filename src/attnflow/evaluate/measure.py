@@ -1,46 +1,32 @@
 """One text, pair of texts or image: how far each method agrees with each reference."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import resolve_layer
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
-from attnflow.evaluate.baselines import baseline_scores
+from attnflow.evaluate.baselines import every_baseline
+from attnflow.evaluate.faithfulness import faithfulness
+from attnflow.evaluate.significance import defined_mean
 from attnflow.formats import without_nan
+from attnflow.importance import importance
 from attnflow.models import Explainer
 from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores
 from attnflow.options import Options
 
-__all__ = ["Plan", "agreement", "listed", "measure"]
+__all__ = ["Plan", "agreement", "listed", "measure", "reference_values"]
 
 
 class Plan(NamedTuple):
-    """What is measured of every text. Lists are never empty.
+    """What is measured of every text: options of `attnflow.evaluate.evaluate`, checked.
 
-    Attributes:
-        methods: Of "raw", "rollout" and "flow".
-        edges: Of what `Explainer.explain` knows.
-        references: Of what `attnflow.importance.importance` knows.
-        layers: The layers, from 1; None for all.
-        position: As in `Explainer.explain`.
-        heads: As in `Explainer.explain`.
-        residual: As in `Explainer.explain`.
-        receptive_field: "auto" alone, or booleans.
-        drop_sink: Booleans.
-        baselines: Of `attnflow.evaluate.baselines.BASELINES`; may be empty.
-        faithfulness: Whether tokens are really removed, too.
-        removal: What removes them, as in `attnflow.evaluate.faithfulness.faithfulness`.
-        replacement: As in `attnflow.importance.importance`.
-        batch_size: As in `attnflow.importance.importance`.
-        truncate: As in `Explainer.explain`.
-        max_new_tokens: How many tokens an encoder-decoder writes where no target is given.
-        seed: Where random numbers start.
+    Lists are tuples, and not empty but for `baselines`. `layers` are counted from 1, or None for
+    all layers; `receptive_field` is ("auto",) or has booleans.
     """
 
     methods: tuple[str, ...]
@@ -63,21 +49,21 @@ class Plan(NamedTuple):
 
     def options(self, edges: str) -> Options:
         """Return the options of `Explainer.explain` for one kind of edges."""
-        return Options(
-            edges=edges,
-            position=self.position,
-            heads=self.heads,
-            residual=self.residual,
-            truncate=self.truncate,
-        )
+        names = ("position", "heads", "residual", "truncate")
+        return Options(edges=edges, **{name: getattr(self, name) for name in names})
 
     def questions(
         self, explainer: Explainer, item: Any, target: int | str | None
     ) -> tuple[Any, list[Question]]:
-        """Return an input with what is asked about it; a target is written if there is none."""
+        """Return an input and what is asked about it. A missing target text is generated."""
         return explainer.adapter.questions(
             item, Question(self.position, target), self.max_new_tokens, self.truncate
         )
+
+    @property
+    def main(self) -> int:
+        """The index of the edges whose sinks are dropped, for all edges."""
+        return self.edges.index("attention") if "attention" in self.edges else 0
 
 
 def measure(
@@ -90,37 +76,37 @@ def measure(
     frequencies: Mapping[str, int],
     num_threads: int | None = None,
 ) -> dict[str, Any]:
-    """Measure one input. The result depends on nothing but the arguments.
+    """Measure one input. The result depends only on the arguments.
 
-    Every kind of edges takes one forward pass of the model, whatever the number of methods and
-    layers. The input runs by itself: what stands beside it in a batch would change the last digits,
-    and a run that was interrupted would not end with the same numbers.
+    Each kind of edges takes one forward pass, for all methods and layers. The input is not batched
+    with others, because padding changes the last digits, and a resumed run would then end with
+    other numbers.
 
-    An encoder-decoder is asked about every token of the target, and what is returned are means over
-    those, so that a text counts once, however long its target.
+    For an encoder-decoder, every token of the target is explained, and the results are means over
+    these tokens. A text counts once, however long its target is.
 
     Args:
         explainer: The model.
         item: The text; for an encoder-decoder the source, or a tuple of the source and its target;
             for a vision model the image.
         plan: What to measure.
-        index: The input's index, which the random baseline starts from.
-        target: The class or token that the model's answer is measured by; None is its own.
+        index: The input's index, part of the seed of the random baseline.
+        target: The class or token that is explained. None means what the model predicts.
         frequencies: How often each token occurs.
-        num_threads: How many threads compute flows. None is one for each CPU.
+        num_threads: How many threads compute flows. None means one for each CPU.
 
     Returns:
-        What JSON can hold: the text's "tokens" (how many), "position", "target" and "prediction";
+        A JSON-serialisable record: "tokens" (how many), "position", "target" and "prediction";
         "related", whether scores are divided by those of uniform attention by default; "layers";
-        "correlations" as lists in lists, in the order of edges, methods, receptive fields, sinks
-        kept and dropped, references, special tokens kept and left out, layers; and
-        "baselines" in the order of baselines, sinks, references and special tokens. None where a
-        correlation is not defined. If it is planned, "faithfulness" in the order of edges, methods,
-        receptive fields, layers and measures, and "other_faithfulness" of references and baselines.
+        and nested lists with None for NaN. "correlations" has the axes edges, methods, receptive
+        fields, sinks, references, special tokens and layers. "baselines" has the axes baselines,
+        sinks, references and special tokens. With `plan.faithfulness`, "faithfulness" has the axes
+        edges, methods, receptive fields, layers and measures, and "other_faithfulness" has
+        references and baselines, and measures.
 
     Raises:
         TextError: If the input cannot be measured; the message says why.
-        AttnflowError: Whatever explaining and the references raise.
+        AttnflowError: Whatever `Explainer.explain` and the references raise.
     """
     item, asked = plan.questions(explainer, item, target)
     scored = [
@@ -134,16 +120,12 @@ def measure(
         )
         for edges in plan.edges
     ]
-    seeds: list[tuple[int, ...]] = [(plan.seed, index)]
-    if len(asked) > 1:
-        seeds = [(plan.seed, index, place) for place in range(len(asked))]
-    # All edges of one question after those of the other.
-    answers = [
-        _answer(explainer, item, question, list(found), plan, frequencies, seed)
-        for question, seed, *found in zip(asked, seeds, *scored, strict=True)
-    ]
-    last = scored[_main(plan)][-1]
-    # The questions of an encoder-decoder are about every token of its target.
+    answers = []
+    for place, question in enumerate(asked):
+        seed = (plan.seed, index, place) if len(asked) > 1 else (plan.seed, index)
+        found = [by_question[place] for by_question in scored]
+        answers.append(_answer(explainer, item, question, found, plan, frequencies, seed))
+    last = scored[plan.main][-1]
     several = explainer.adapter.asks_about_targets and plan.position == "auto"
     prediction = None if several or last.prediction is None else last.prediction._asdict()
     return {
@@ -154,7 +136,10 @@ def measure(
         "prediction": prediction,
         "related": last.relative,
         "layers": [layer + 1 for layer in _layers(last, plan)],
-        **{name: listed(_mean([answer[name] for answer in answers])) for name in answers[0]},
+        **{
+            name: listed(defined_mean(np.stack([answer[name] for answer in answers])))
+            for name in answers[0]
+        },
     }
 
 
@@ -167,115 +152,102 @@ def _answer(
     frequencies: Mapping[str, int],
     seed: Sequence[int],
 ) -> dict[str, NDArray[np.float64]]:
-    """Measure what is asked about one position; `scored` has the scores of each kind of edges."""
-    from attnflow.importance import importance
-
-    references = np.stack(
-        [
-            importance(
-                explainer,
-                item,
-                reference=name,
-                target=question.target,
-                position=question.position,
-                replacement=plan.replacement if name == "blank_out" else "auto",
-                batch_size=plan.batch_size,
-                truncate=plan.truncate,
-            )
-            for name in plan.references
-        ]
-    )
-    first = scored[_main(plan)]
+    """Measure one question. `scored` has the scores for each kind of edges."""
+    asked = {"truncate": plan.truncate, **question._asdict()}
+    references = reference_values(explainer, item, plan, **asked)
+    first = scored[plan.main]
     count = min(len(found.tokens) for found in scored)
     if count < 2:
         raise TextError("the position sees one token, and a rank correlation needs two")
-    tokens, special = first.tokens.names[:count], np.array(first.tokens.special[:count])
     references = references[:, :count]
     layers = _layers(first, plan)
     scores = np.array(
         [
             [
                 [
-                    found.scores[method, found.relative if choice == "auto" else bool(choice)][
-                        layers
+                    found.scores[method, found.relative if field == "auto" else bool(field)][
+                        layers, :count
                     ]
-                    for choice in plan.receptive_field
+                    for field in plan.receptive_field
                 ]
                 for method in plan.methods
             ]
             for found in scored
         ]
-    )[..., :count]
-    guesses = [
-        baseline_scores(name, tokens, frequencies=frequencies, seed=seed) for name in plan.baselines
-    ]
+    )
+    guesses = every_baseline(
+        plan.baselines, first.tokens.names[:count], frequencies=frequencies, seed=seed
+    )
+    special = np.array(first.tokens.special[:count])
     kept = np.isin(np.arange(count), first.sinks, invert=True)
     answer = {
         # Layers last.
         "correlations": np.moveaxis(
             agreement(scores, references, special, kept, plan.drop_sink), 3, -1
         ),
-        "baselines": agreement(np.array(guesses), references, special, kept, plan.drop_sink)
-        if guesses
-        else np.empty(0),
+        "baselines": agreement(guesses, references, special, kept, plan.drop_sink),
     }
     if plan.faithfulness:
-        removed = partial(_removed, explainer, item, question, plan)
-        answer["faithfulness"] = removed(scores)
-        answer["other_faithfulness"] = removed(np.array([*references, *guesses]))
+        others = np.concatenate([references, guesses])
+        for name, order in (("faithfulness", scores), ("other_faithfulness", others)):
+            answer[name] = _removed(explainer, item, plan, order, asked)
     return answer
-
-
-def _main(plan: Plan) -> int:
-    """Return which edges say what the sinks are, so that all are measured on the same tokens."""
-    return plan.edges.index("attention") if "attention" in plan.edges else 0
 
 
 def _layers(scored: LayerScores, plan: Plan) -> list[int]:
     """Return the layers that are measured, from 0."""
     depth = len(next(iter(scored.scores.values())))
-    return [
-        resolve_index(layer, depth, "layer", "layers", first=1) - 1
-        for layer in plan.layers or range(1, depth + 1)
-    ]
+    return [resolve_layer(layer, depth) - 1 for layer in plan.layers or range(1, depth + 1)]
 
 
-def _mean(values: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the mean of arrays where they are defined."""
-    if len(values) == 1:
-        return values[0]
-    every = np.stack(values)
-    known = ~np.isnan(every)
-    counts = known.sum(axis=0)
-    result: NDArray[np.float64] = np.where(known, every, 0.0).sum(axis=0) / np.where(
-        counts, counts, np.nan
+def reference_values(
+    explainer: Explainer, item: Any, plan: Any, **options: Any
+) -> NDArray[np.float64]:
+    """Return the references of an input, of shape (R, n).
+
+    Args:
+        explainer: The model.
+        item: The input.
+        plan: Anything with `references`, `replacement` and `batch_size`.
+        **options: "target", "position" and "truncate" of `attnflow.importance.importance`.
+
+    Raises:
+        AttnflowError: Whatever `attnflow.importance.importance` raises.
+    """
+    return np.stack(
+        [
+            importance(
+                explainer,
+                item,
+                reference=name,
+                replacement=plan.replacement if name == "blank_out" else "auto",
+                batch_size=plan.batch_size,
+                **options,
+            )
+            for name in plan.references
+        ]
     )
-    return result
 
 
 def _removed(
     explainer: Explainer,
     item: Any,
-    question: Question,
     plan: Plan,
     scores: NDArray[np.float64],
+    asked: Mapping[str, Any],
 ) -> NDArray[np.float64]:
     """Measure what removing tokens in the order of scores (..., n) does, of shape (..., 4)."""
-    from attnflow.evaluate.faithfulness import faithfulness
-
     rows = scores.reshape(-1, scores.shape[-1])
     found = faithfulness(
         explainer,
         [item] * len(rows),
         list(rows),
-        target=[question.target] * len(rows),
-        position=question.position,
         removal=plan.removal,
         batch_size=plan.batch_size,
-        truncate=plan.truncate,
+        **asked,
     )
     values = np.array(found, dtype=np.float64)
-    # The odds of a certain answer are infinite, and have no mean.
+    # The log-odds of a certain prediction are infinite and have no mean.
     values[~np.isfinite(values)] = np.nan
     return values.reshape(*scores.shape[:-1], -1)
 
@@ -287,17 +259,18 @@ def agreement(
     kept: NDArray[np.bool_],
     drop_sink: tuple[bool, ...],
 ) -> NDArray[np.float64]:
-    """Correlate scores with references on all and on some of the tokens.
+    """Correlate scores with references, on all tokens and on some of them.
 
     Args:
         scores: Of shape (..., n).
         references: Of shape (R, n).
-        special: Which tokens are special.
-        kept: Which tokens are no sinks.
-        drop_sink: For each column whether sinks are left out.
+        special: Which tokens are special, of shape (n,).
+        kept: Which tokens are not sinks, of shape (n,).
+        drop_sink: For each of D columns whether sinks are left out.
 
     Returns:
-        Of shape (..., sinks kept and dropped, R, special tokens kept and left out).
+        Spearman's rank correlations, of shape (..., D, R, 2). The last axis has all tokens first,
+        then those that are not special.
     """
     result = np.empty((*scores.shape[:-1], len(drop_sink), len(references), 2))
     for i, drop in enumerate(drop_sink):
@@ -309,5 +282,5 @@ def agreement(
 
 
 def listed(values: NDArray[np.float64]) -> Any:
-    """Return an array as lists that JSON can hold, with None for NaN."""
+    """Return an array as nested lists for JSON, with None for NaN."""
     return without_nan(values.tolist())

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from attnflow.checks import integer
 from attnflow.dataset.engine import opened
-from attnflow.io.journal import Journal
+from attnflow.io.journal import Journal, digest_of
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
 __all__ = ["Resumable"]
 
-FORMAT = {"format": "attnflow.evaluation-store", "version": 1}
+FORMAT = {"format": "attnflow.evaluation-store", "version": 1, "attnflow": __version__}
 FILE_NAME = "evaluation.jsonl"
 """The name of a store where a folder is given."""
 
@@ -27,10 +30,12 @@ class Resumable(ABC):
 
     Args:
         explainer: The model; None if measuring needs none.
-        work: Measures a task; the result is what JSON can hold.
-        header: What is measured, for the store; None if there is none.
-        options: "engine", "workers", "address" and "device", which say what runs the model; and
-            "store", the file or folder where results are kept, or None.
+        work: Measures a task. Its result must be JSON-serialisable.
+        options: "engine", "workers", "address" and "device", which say what runs the model;
+            "store", the file or folder where results are kept, or None; and "frequencies".
+
+    Attributes:
+        total: How many texts there are.
 
     Raises:
         OptionError: If an option is not valid, or the store belongs to something else.
@@ -43,20 +48,21 @@ class Resumable(ABC):
         self,
         explainer: Explainer | None,
         work: Callable[[Any, Any], dict[str, Any]],
-        header: Mapping[str, Any] | None,
         options: Mapping[str, Any],
     ) -> None:
         self._model, self._work = explainer, work
         self._records: dict[int, Any] = {}
         self._journal: Journal | None = None
+        if options["workers"] is not None:
+            integer(options["workers"], "workers", least=1, otherwise="None")
         engine = {name: options[name] for name in ("workers", "address", "device")}
         with ExitStack() as stack:
             self._map = stack.enter_context(opened(options["engine"], **engine))
-            if header is not None:
+            if options["store"] is not None:
                 self._journal = stack.enter_context(
                     Journal(
                         options["store"],
-                        {**FORMAT, **header},
+                        self._full_header(options["frequencies"]),
                         key="text",
                         items="texts",
                         file_name=FILE_NAME,
@@ -98,6 +104,20 @@ class Resumable(ABC):
     @abstractmethod
     def _missing(self) -> Iterator[tuple[int, Any]]:
         """Yield the tasks that have not been done yet, with their numbers."""
+
+    @abstractmethod
+    def _header(self) -> dict[str, Any]:
+        """Return what is measured: "model", "fingerprint", "options" and "data"."""
+
+    def _full_header(self, frequencies: Mapping[str, int] | None) -> dict[str, Any]:
+        header = {**FORMAT, **self._header()}
+        counted = "counted in the texts"
+        if frequencies is not None:
+            counted = f"from a table, {digest_of(repr(sorted(frequencies.items())))}"
+        header["options"]["frequencies"] = counted
+        # A header that was read back has lists in place of tuples.
+        plain: dict[str, Any] = json.loads(json.dumps(header))
+        return plain
 
     def _kept(self, record: dict[str, Any]) -> Any:
         """Return what stays in memory of a result."""

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from attnflow.checks import integer, number
 from attnflow.errors import OptionError
 
-__all__ = ["Means", "bootstrap_interval", "holm", "sign_flip_test", "tested"]
+__all__ = [
+    "Differences",
+    "Means",
+    "bootstrap_interval",
+    "defined_mean",
+    "holm",
+    "sign_flip_test",
+]
 
 # Resamples are drawn in blocks of about this many numbers, to bound the memory.
 _BLOCK = 4_000_000
@@ -62,7 +69,7 @@ class Means:
         """
         known = ~np.isnan(values)
         count = known.sum(axis=0)
-        mean = np.where(known, values, 0.0).sum(axis=0) / np.where(count, count, np.nan)
+        mean = defined_mean(values)
         squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
         low, high = bootstrap_interval(
             values, samples=options["samples"], level=options["level"], seed=options["seed"]
@@ -90,20 +97,47 @@ class Means:
         }
 
 
-def tested(
-    differences: NDArray[np.float64], options: Mapping[str, Any]
-) -> tuple[Means, NDArray[np.float64]]:
-    """Return the means of paired differences, and the p-values of the sign-flip test.
+def defined_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over the first axis of the numbers that are not NaN; NaN if all are."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    mean: NDArray[np.float64] = total / np.where(count, count, np.nan)
+    return mean
 
-    Args:
-        differences: One difference per text, of shape (texts, ...). NaN leaves a text out.
-        options: "samples", "permutations", "level" and "seed".
 
-    Returns:
-        The means, and the p-values of shape (...).
+@dataclass(frozen=True)
+class Differences:
+    """Paired differences, tested by `sign_flip_test`.
+
+    Attributes:
+        means: The means of the differences.
+        p: The p-values, of the shape of the differences of one text.
     """
-    p = sign_flip_test(differences, permutations=options["permutations"], seed=options["seed"])
-    return Means.of(differences, options), p
+
+    means: Means
+    p: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, differences: NDArray[np.float64], options: Mapping[str, Any]) -> Differences:
+        """Test differences.
+
+        Args:
+            differences: One difference per text, of shape (texts, ...). NaN leaves a text out.
+            options: "samples", "permutations", "level" and "seed".
+        """
+        p = sign_flip_test(differences, permutations=options["permutations"], seed=options["seed"])
+        return cls(Means.of(differences, options), p)
+
+    def at(self, place: tuple[int, ...]) -> dict[str, Any]:
+        """Return the "difference", its "ci", "count" and "p" at an index."""
+        found = self.means.at(place)
+        return {
+            "difference": found["mean"],
+            "ci": found["ci"],
+            "count": found["count"],
+            "p": float(self.p[place]),
+        }
 
 
 def bootstrap_interval(

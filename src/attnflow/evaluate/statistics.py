@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow import formats
 from attnflow.evaluate.evaluation import Skipped, read_only
-from attnflow.evaluate.significance import Means, holm, tested
+from attnflow.evaluate.significance import Differences, Means, holm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,14 +24,31 @@ __all__ = ["MEASURES", "Statistics", "TokenMean"]
 FORMAT: Final = "attnflow.statistics"
 VERSION: Final = 1
 
-MEASURES: Final = {
-    "entropy": "entropy of the scores, as shares, in bits",
-    "evenness": "entropy divided by its maximum, from 0 to 1",
-    "top_share": "share of the token with the highest score",
-    "special_share": "share of special tokens",
-    "saturation": "share of tokens whose flow is saturated",
+Measure = Callable[[NDArray[np.float64], Mapping[str, Any]], Any]
+
+
+def _entropy(shares: NDArray[np.float64]) -> float:
+    return abs(float((shares * np.log2(np.where(shares > 0, shares, 1.0))).sum()))
+
+
+MEASURES: Final[dict[str, Measure]] = {
+    # In bits.
+    "entropy": lambda shares, row: _entropy(shares),
+    # From 0 to 1: the entropy divided by its maximum.
+    "evenness": lambda shares, row: (
+        _entropy(shares) / np.log2(len(shares)) if len(shares) > 1 else None
+    ),
+    "top_share": lambda shares, row: shares.max(),
+    "special_share": lambda shares, row: (
+        None if row["special"] is None else (shares * row["special"]).sum()
+    ),
+    "saturation": lambda shares, row: row["saturation"],
 }
-"""What is measured of the scores of a text, and what each measure is."""
+"""What is measured of the scores of a text, by name.
+
+The arguments are the scores divided by their sum, and the stored row; its "special" is None if
+special tokens were left out. None means that the measure is not defined.
+"""
 
 
 class TokenMean(NamedTuple):
@@ -92,7 +110,6 @@ class Statistics:
     likeness: NDArray[np.float64]
     agreement: NDArray[np.float64]
     notes: tuple[str, ...] = ()
-    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         count, guesses, references = self.count, len(self.baselines), len(self.references)
@@ -126,24 +143,18 @@ class Statistics:
             with) and "special_tokens", both None where they do not apply; and as in
             `Evaluation.summary` the "mean", "std", "ci", "count" and "undefined".
         """
-
-        def row(
-            array: str, place: tuple[int, ...], what: str, measure: str, other: Any, special: Any
-        ) -> dict[str, Any]:
-            named = {"what": what, "measure": measure, "with": other, "special_tokens": special}
-            return {**named, **self._means(array).at(place)}
-
-        kept = list(enumerate((True, False)))
-        rows = [
-            row("measures", (i,), "scores", name, None, None) for i, name in enumerate(MEASURES)
-        ]
-        for (i, what), (j, reference), (k, special) in itertools.product(
-            enumerate(("scores", *self.baselines)), enumerate(self.references), kept
+        rows: list[tuple[str, str, str | None, bool | None]]
+        rows = [("scores", measure, None, None) for measure in MEASURES]
+        for names, others in (
+            (("scores", *self.baselines), self.references),
+            (("scores",), self.baselines),
         ):
-            rows.append(row("agreement", (i, j, k), what, "correlation", reference, special))
-        for (i, name), (k, special) in itertools.product(enumerate(self.baselines), kept):
-            rows.append(row("likeness", (i, k), "scores", "correlation", name, special))
-        return rows
+            rows += itertools.product(names, ("correlation",), others, (True, False))
+        keys = ("what", "measure", "with", "special_tokens")
+        return [
+            {**dict(zip(keys, row, strict=True)), **self._means.at((i,))}
+            for i, row in enumerate(rows)
+        ]
 
     def compare(self) -> list[dict[str, Any]]:
         """Test whether the scores agree with a reference more than the baselines do.
@@ -153,30 +164,23 @@ class Statistics:
             (the mean of the scores' correlation minus the baseline's), its "ci", "count", "p" of
             the sign-flip test and "p_holm", corrected over the baselines.
         """
-        if "compare" not in self._cache:
-            self._cache["compare"] = list(self._compare())
-        return [dict(item) for item in self._cache["compare"]]
+        return [dict(item) for item in self._comparisons]
 
-    def _compare(self) -> Iterator[dict[str, Any]]:
+    @cached_property
+    def _comparisons(self) -> list[dict[str, Any]]:
+        comparisons: list[dict[str, Any]] = []
         if not self.baselines or not self.references:
-            return
-        means, p = tested(self.agreement[:, :1] - self.agreement[:, 1:], self.statistics)
+            return comparisons
+        found = Differences.of(self.agreement[:, :1] - self.agreement[:, 1:], self.statistics)
         for (j, reference), (k, special) in itertools.product(
             enumerate(self.references), enumerate((True, False))
         ):
-            corrected = holm(p[:, j, k])
+            corrected = holm(found.p[:, j, k])
             for i, name in enumerate(self.baselines):
-                values = means.at((i, j, k))
-                yield {
-                    "reference": reference,
-                    "special_tokens": special,
-                    "baseline": name,
-                    "difference": values["mean"],
-                    "ci": values["ci"],
-                    "count": values["count"],
-                    "p": float(p[i, j, k]),
-                    "p_holm": float(corrected[i]),
-                }
+                named = {"reference": reference, "special_tokens": special, "baseline": name}
+                tested = {**found.at((i, j, k)), "p_holm": float(corrected[i])}
+                comparisons.append({**named, **tested})
+        return comparisons
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as lists, dictionaries, strings and numbers.
@@ -185,23 +189,14 @@ class Statistics:
             What JSON can hold, with the keys "format" and "version" first. None stands for a number
             that is not defined.
         """
+        names = ["data", "model", "task", "fingerprint", "options", "statistics", "references"]
+        names += ["baselines", "count", "failed", "complete", "pending"]
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "data": self.data,
-            "model": self.model,
-            "task": self.task,
-            "fingerprint": self.fingerprint,
-            "options": {**self.options},
-            "statistics": {**self.statistics},
-            "references": list(self.references),
-            "baselines": list(self.baselines),
-            "count": self.count,
-            "failed": self.failed,
-            "complete": self.complete,
-            "pending": self.pending,
+            **{name: getattr(self, name) for name in names},
             "skipped": [item._asdict() for item in self.skipped],
-            "notes": list(self.notes),
+            "notes": self.notes,
             "summary": self.summary(),
             "comparisons": self.compare(),
             "tokens": [token._asdict() for token in self.tokens],
@@ -243,9 +238,9 @@ class Statistics:
         """
         formats.render(self, "terminal", file)
 
-    def _means(self, name: str) -> Means:
-        """Return the means over texts of an array, computed once."""
-        if name not in self._cache:
-            self._cache[name] = Means.of(getattr(self, name), self.statistics)
-        means: Means = self._cache[name]
-        return means
+    @cached_property
+    def _means(self) -> Means:
+        """The means over texts, in the order of the rows of `summary`."""
+        arrays = (self.measures, self.agreement, self.likeness)
+        numbers = [array.reshape(self.count, -1) for array in arrays]
+        return Means.of(np.concatenate(numbers, axis=1), self.statistics)

@@ -1,39 +1,39 @@
-"""From what `attnflow.run` has stored to statistics, without computing attention again.
+"""`evaluate_stored`: statistics of the scores that `attnflow.run` stored.
 
-Scores, tokens and texts are read shard by shard. What the model depends on, if it is asked for, is
-measured for the stored texts and compared with the stored scores.
+Attention is not computed again. Rows are read shard by shard. References, if asked for, are
+computed for the stored texts and compared with the stored scores.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer
 from attnflow.dataset.store import Finished, read_finished
-from attnflow.errors import AttnflowError, DataError, OptionError, TextError
-from attnflow.evaluate.baselines import BASELINES, baseline_scores
+from attnflow.errors import AttnflowError, OptionError, TextError
+from attnflow.evaluate.baselines import BASELINES, every_baseline
 from attnflow.evaluate.evaluation import Skipped
-from attnflow.evaluate.measure import agreement, listed
-from attnflow.evaluate.resumable import Resumable
-from attnflow.evaluate.run import (
-    TASKS,
-    _choices,
-    _count,
-    _digest,
-    _frequencies,
-    baselines_of,
+from attnflow.evaluate.measure import agreement, listed, reference_values
+from attnflow.evaluate.options import (
+    check_explainer,
+    check_replacement,
+    check_task,
+    choose,
+    choose_baselines,
     statistics_options,
-    workers_of,
+    token_counts,
 )
+from attnflow.evaluate.resumable import Resumable
 from attnflow.evaluate.statistics import MEASURES, Statistics, TokenMean
+from attnflow.importance import REFERENCES
+from attnflow.io.journal import digest_of
 from attnflow.io.records import require_pyarrow
 from attnflow.models import Explainer
 from attnflow.models.adapter import Encoded
@@ -42,23 +42,13 @@ from attnflow.tokens import summed
 
 __all__ = ["StoredRun", "evaluate_stored"]
 
-# So many texts are measured together. What is finished of a run that is killed stays.
+# How many texts are measured and stored together.
 SLICE: Final = 32
-# Of the tokens that score highest so many are kept, if they occur so often at least.
+# How many of the tokens with the highest mean scores are reported. Rarer tokens are left out.
 MOST_TOKENS: Final = 20
 FEWEST: Final = 5
 
-COLUMNS: Final = (
-    "row",
-    "text",
-    "tokens",
-    "scores",
-    "special",
-    "starts",
-    "ends",
-    "position",
-    "saturation",
-)
+COLUMNS: Final = ("row", "text", "tokens", "scores", "special", "starts", "ends")
 
 
 def evaluate_stored(
@@ -82,29 +72,27 @@ def evaluate_stored(
     device: str = "auto",
     progress: Callable[[int, int], object] | None = None,
 ) -> Statistics:
-    """Work out statistics over the scores that `attnflow.run` has stored.
+    """Compute statistics of the scores that `attnflow.run` stored.
 
-    They are taken as they are: attention is not computed again. With references, the model is asked
-    what its answers to the stored texts depend on, with the position, the target and the options
-    that were stored, and that is compared with the stored scores. If these are of words, so are the
-    references: summed in the same way.
+    Attention is not computed again. References are computed for the stored texts, with the stored
+    positions, targets and options, and compared with the stored scores. If the scores are of words,
+    references are summed over words in the same way.
 
-    Texts, tokens and scores are in memory a shard at a time, and of every text a few numbers stay.
+    One shard is in memory at a time. Only a few numbers of every text are kept.
 
     Args:
         folder: The output of a run, finished or not.
-        explainer: The model that the scores are of. None if there are no references.
-        references: Of `attnflow.importance.REFERENCES`. None for none.
-        baselines: Whether to compare with scores that know nothing of the model, or which ones, as
-            in `attnflow.evaluate.evaluate`.
+        explainer: The model that computed the scores. None if there are no references.
+        references: Any of `attnflow.importance.REFERENCES`. None means none.
+        baselines: As in `attnflow.evaluate.evaluate`.
         frequencies: How often each token occurs, for the baseline. None counts the stored tokens.
-        replacement: What blank-out puts in a token's place.
+        replacement: What blank-out replaces a token with.
         batch_size: How many texts with a token blanked out run together.
-        limit: How many texts to look at, from the first. None means all.
-        samples: How often texts are drawn anew for a confidence interval.
-        permutations: How often signs are flipped for a p-value.
-        level: The level of confidence intervals.
-        seed: Where random numbers start.
+        limit: How many texts to use, from the first. None means all.
+        samples: The number of bootstrap resamples for a confidence interval.
+        permutations: The number of sign flips for a p-value.
+        level: The confidence level.
+        seed: The seed of the random numbers.
         store: A file that keeps what was measured, as in `attnflow.evaluate.evaluate`.
         engine: What runs the model, as in `attnflow.evaluate.evaluate`.
         workers: How many processes run the model.
@@ -116,8 +104,8 @@ def evaluate_stored(
         The statistics.
 
     Raises:
-        OptionError: If an option is not valid, it is not the output of a run, or the model is not
-            the one that the scores are of; the message says what differs.
+        OptionError: If an option is not valid, the folder is not the output of a run, or another
+            model computed the scores.
         DataError: If a stored file is missing, damaged or was changed.
         TextError: If nothing is stored.
         MissingExtraError: If pyarrow is not installed.
@@ -150,20 +138,8 @@ def evaluate_stored(
 
 
 class _Plan(NamedTuple):
-    """What is measured of every stored text.
+    """What is measured of every stored text. `options` are those of the run."""
 
-    Attributes:
-        task: What the model does.
-        options: The options that the scores were computed with.
-        references: May be empty.
-        baselines: May be empty.
-        frequencies: How often each token occurs.
-        replacement: As in `attnflow.importance.importance`.
-        batch_size: As in `attnflow.importance.importance`.
-        seed: Where random numbers start.
-    """
-
-    task: str
     options: dict[str, Any]
     references: tuple[str, ...]
     baselines: tuple[str, ...]
@@ -174,14 +150,14 @@ class _Plan(NamedTuple):
 
 
 class StoredRun(Resumable):
-    """Statistics under way: iterate over it to measure slice by slice, then ask for the result.
+    """Statistics in progress. Iterate over it to measure texts, then call `result`.
 
-    `evaluate_stored` is the short way.
+    `evaluate_stored` does all of this in one call.
 
     Args:
         folder: As in `evaluate_stored`.
         explainer: As in `evaluate_stored`.
-        **options: The options of `evaluate_stored`, all of them, but for `progress`.
+        **options: All options of `evaluate_stored` but `progress`.
 
     Attributes:
         total: How many texts there are.
@@ -197,41 +173,32 @@ class StoredRun(Resumable):
         require_pyarrow()
         self._made = read_finished(folder)
         self._statistics = statistics_options(options)
-        references = _references(self._made, options)
-        if references:
-            _check_model(self._made, explainer)
-        elif options["engine"] != "local":
+        references = _references(self._made, explainer, options)
+        if not references and options["engine"] != "local":
             raise OptionError(
                 f"engine is {options['engine']!r}, but without references there is no model to "
                 "run; leave it out"
             )
-        limit = options["limit"]
-        rows = self._made.rows
-        self.total = rows if limit is None else min(rows, _count(limit, "limit", 1))
+        self.total = self._made.rows
+        if options["limit"] is not None:
+            self.total = min(self.total, integer(options["limit"], "limit", least=1))
         if not self.total:
             raise TextError(f"{os.fspath(folder)} has no row that was explained")
-        workers_of(options)
-        given = options["frequencies"]
-        self._tokens = _Tokens()
-        for table in self._tables(("tokens", "scores"), check=True):
-            self._tokens.add(table)
-        counts = self._tokens.counts() if given is None else _frequencies(given)
+        self._count_tokens()
         self._plan = _Plan(
-            task=self._made.header["task"],
             options=self._made.header["options"],
             references=references,
-            baselines=baselines_of(options["baselines"], BASELINES),
-            frequencies=counts,
+            baselines=choose_baselines(options["baselines"], BASELINES),
+            frequencies=token_counts(options["frequencies"], self._counts),
             replacement=options["replacement"],
-            batch_size=_count(options["batch_size"], "batch_size", 1),
+            batch_size=integer(options["batch_size"], "batch_size", least=1),
             seed=self._statistics["seed"],
         )
         if explainer is not None and "blank_out" in references:
             explainer.adapter.fill(self._plan.replacement)
         self._done = 0
-        header = None if options["store"] is None else self._header(given)
         work = partial(_measured, plan=self._plan)
-        super().__init__(explainer if references else None, work, header, options)
+        super().__init__(explainer if references else None, work, options)
 
     @property
     def done(self) -> int:
@@ -239,7 +206,7 @@ class StoredRun(Resumable):
         return self._done
 
     def _kept(self, record: dict[str, Any]) -> Any:
-        # As an array, which takes a quarter of the memory.
+        # An array takes a quarter of the memory of a list.
         values = np.array(record["values"], dtype=np.float64)
         self._done += len(values)
         return {"values": values, "skipped": record["skipped"]}
@@ -251,13 +218,15 @@ class StoredRun(Resumable):
             TextError: If no text has been measured.
         """
         if not self._records:
-            raise TextError("no text was measured, so that there is no result")
+            raise TextError("no text has been measured yet")
         plan, header = self._plan, self._made.header
         records = [self._records[number] for number in sorted(self._records)]
         values = np.concatenate([record["values"] for record in records])
         guesses, references = len(plan.baselines), len(plan.references)
-        parts = np.split(values, np.cumsum([len(MEASURES), guesses * 2]), axis=1)
-        measures, likeness, agreeing = parts
+        measures, likeness, agreeing = np.split(
+            values, np.cumsum([len(MEASURES), guesses * 2]), axis=1
+        )
+        notes = ("The run has not finished. These are statistics of the rows stored so far.",)
         return Statistics(
             data=str(self._made.folder),
             model=header["model"],
@@ -275,103 +244,57 @@ class StoredRun(Resumable):
             complete=self._made.complete,
             pending=self.total - self.done,
             skipped=tuple(Skipped(*item) for record in records for item in record["skipped"]),
-            tokens=self._tokens.highest(),
+            tokens=self._highest_tokens(),
             measures=measures,
             likeness=likeness.reshape(len(values), guesses, 2),
             agreement=agreeing.reshape(len(values), 1 + guesses, references, 2),
-            notes=self._notes(),
+            notes=() if self._made.complete else notes,
         )
-
-    def _notes(self) -> tuple[str, ...]:
-        if self._made.complete:
-            return ()
-        return ("The run that stores these scores has not finished; what is there was looked at.",)
 
     # ---- Reading ---------------------------------------------------------------------------------
 
     def _tables(self, columns: Sequence[str], *, check: bool = False) -> Iterator[Any]:
-        """Yield the tables of the shards, the last one cut to the limit."""
-        import pyarrow
-        import pyarrow.parquet
-
+        """Yield the tables of the shards, up to the limit."""
         left = self.total
-        for number, path in self._made.files("data").items():
+        for number in self._made.shards:
             if left <= 0:
                 return
-            try:
-                if check:
-                    _check_file(path, self._made.shards[number]["files"]["data"])
-                table = pyarrow.parquet.read_table(path, columns=list(columns))
-            except (OSError, pyarrow.ArrowException) as error:
-                raise _damaged(path, str(error).splitlines()[0]) from error
+            table = self._made.table(number, columns, check=check)
             yield table.slice(0, left)
             left -= len(table)
 
     def _missing(self) -> Iterator[tuple[int, Any]]:
-        # By the number of the first text.
+        # A task is numbered by its first text.
         first = 0
-        for table in self._tables(COLUMNS):
+        for table in self._tables((*COLUMNS, "position", "saturation")):
             for start in range(0, len(table), SLICE):
                 if first + start not in self._records:
                     yield first + start, table.slice(start, SLICE).to_pylist()
             first += len(table)
 
-    def _header(self, frequencies: Any) -> dict[str, Any]:
-        """Say what is measured, so that a store of something else is not taken for it."""
-        from attnflow.version import __version__
-
-        plan = self._plan
-        return {
-            "attnflow": __version__,
-            "model": self._made.header["model"],
-            "fingerprint": self._made.header["fingerprint"],
-            "options": {
-                "of": "stored scores",
-                "references": list(plan.references),
-                "baselines": list(plan.baselines),
-                "replacement": plan.replacement,
-                "batch_size": plan.batch_size,
-                "seed": plan.seed,
-                "frequencies": "of the texts"
-                if frequencies is None
-                else f"of a table, {_digest(plan.frequencies)}",
-            },
-            "data": {
-                "texts": self.total,
-                "digest": _digest(
-                    [plan.options, [shard["files"] for shard in self._made.shards.values()]]
-                ),
-            },
-        }
-
-
-class _Tokens:
-    """How often each token is stored, and the sum of its scores."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._counts: Counter[str] = Counter()
-
-    def add(self, table: Any) -> None:
-        """Count the tokens of a table with the columns "tokens" and "scores"."""
+    def _count_tokens(self) -> None:
+        """Count the stored tokens, and add up their scores."""
         import pyarrow
 
-        both = [table[name].combine_chunks() for name in ("tokens", "scores")]
-        flat = pyarrow.table({"token": both[0].flatten(), "score": both[1].flatten()})
-        # One thread, so that sums are added up in the same order every time.
-        grouped = flat.group_by("token", use_threads=False).aggregate(
-            [("score", "sum"), ("score", "count")]
-        )
-        columns = (grouped[name].to_pylist() for name in ("token", "score_sum", "score_count"))
-        for token, total, count in zip(*columns, strict=True):
-            self._sums[token] = self._sums.get(token, 0.0) + total
-            self._counts[token] += count
+        self._counts: Counter[str] = Counter()
+        self._sums: dict[str, float] = {}
+        for table in self._tables(("tokens", "scores"), check=True):
+            tokens, scores = (
+                table[name].combine_chunks().flatten() for name in ("tokens", "scores")
+            )
+            # With one thread, sums are added up in the same order every time.
+            grouped = (
+                pyarrow.table({"token": tokens, "score": scores})
+                .group_by("token", use_threads=False)
+                .aggregate([("score", "sum"), ("score", "count")])
+            )
+            for row in grouped.to_pylist():
+                token = row["token"]
+                self._sums[token] = self._sums.get(token, 0.0) + row["score_sum"]
+                self._counts[token] += row["score_count"]
 
-    def counts(self) -> dict[str, int]:
-        return dict(self._counts)
-
-    def highest(self) -> tuple[TokenMean, ...]:
-        """Return the tokens that score highest on average, those that are rare left out."""
+    def _highest_tokens(self) -> tuple[TokenMean, ...]:
+        """Return the tokens with the highest mean scores, without rare ones."""
         common = [token for token, count in self._counts.items() if count >= FEWEST]
         means = [
             TokenMean(token, self._sums[token] / self._counts[token], self._counts[token])
@@ -380,79 +303,47 @@ class _Tokens:
         means.sort(key=lambda item: (-item.mean, item.token))
         return tuple(means[:MOST_TOKENS])
 
+    def _header(self) -> dict[str, Any]:
+        plan, made = self._plan, self._made
+        names = ("references", "baselines", "replacement", "batch_size", "seed")
+        files = [shard["files"] for shard in made.shards.values()]
+        return {
+            "model": made.header["model"],
+            "fingerprint": made.header["fingerprint"],
+            "options": {"of": "stored scores", **{name: getattr(plan, name) for name in names}},
+            "data": {"texts": self.total, "digest": digest_of([plan.options, files])},
+        }
 
-# ---- Checks --------------------------------------------------------------------------------------
 
-
-def _references(made: Finished, options: Mapping[str, Any]) -> tuple[str, ...]:
-    from attnflow.importance import REFERENCES
-
-    given = options["references"]
-    if given is None or (not isinstance(given, str) and not tuple(given)):
-        if options["replacement"] != "auto":
-            raise OptionError(
-                f"replacement is {options['replacement']!r}, but there are no references; leave it "
-                "out"
-            )
+def _references(made: Finished, explainer: Any, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the references, after checking that the model and the stored scores allow them."""
+    given = () if options["references"] is None else options["references"]
+    references = choose(given, "references", REFERENCES) if len(given) else ()
+    check_replacement(options["replacement"], references)
+    if not references:
         return ()
-    references = _choices(given, "references", REFERENCES)
-    if options["replacement"] != "auto" and "blank_out" not in references:
-        raise OptionError(
-            f"replacement is {options['replacement']!r}, but only blank_out replaces tokens, and "
-            "it is not among the references; leave it out"
-        )
-    task = made.header["task"]
-    if task not in TASKS:
-        raise OptionError(
-            f"{made.folder} has the scores of a model for {task}, which gives no answer that "
-            "tokens could matter to; expected no references: references=None, or --references none"
-        )
+    name, task = made.header["model"], made.header["task"]
+    check_task(task, f"{name}, which computed the scores of {made.folder},")
     if task == "seq2seq-lm" and made.header["options"]["drop_sink"]:
         raise OptionError(
             f"{made.folder} has the scores of an encoder-decoder without its two attention sinks, "
-            "and does not say which tokens those were, so that references cannot be compared with "
-            "them; expected references=None, or --references none, or a run without drop_sink"
+            "and does not say which tokens these are, so references cannot be compared; expected "
+            "references=None (--references none), or a run without drop_sink"
         )
-    return references
-
-
-def _check_model(made: Finished, explainer: Any) -> None:
-    name = made.header["model"]
     if explainer is None:
         raise OptionError(
-            f"references are measured on the model that the scores of {made.folder} are of, "
-            f"{name}; give it as explainer, or leave references out"
+            f"explainer is None, but references need the model that computed the scores of "
+            f"{made.folder}, {name}; give it, or leave references out"
         )
-    if not isinstance(explainer, Explainer):
-        raise OptionError(f"explainer is {type(explainer).__name__}; expected an Explainer")
-    found, expected = explainer.fingerprint(), made.header["fingerprint"]
-    if found == expected and explainer.task == made.header["task"]:
-        return
-    if explainer.task != made.header["task"]:
-        what = f"that one is for {made.header['task']}, and this one for {explainer.task}"
-    else:
-        what = (
-            "their weights, their set-up or their vocabularies differ (the fingerprint is "
-            f"{expected} there and {found} here)"
+    check_explainer(explainer)
+    fingerprint, expected = explainer.fingerprint(), made.header["fingerprint"]
+    if (fingerprint, explainer.task) != (expected, task):
+        raise OptionError(
+            f"the scores of {made.folder} were computed by another model than {explainer.name}, by "
+            f"{name}: the task is {task} there and {explainer.task} here, and the fingerprint is "
+            f"{expected} there and {fingerprint} here"
         )
-    raise OptionError(
-        f"{made.folder} has the scores of another model than {explainer.name}, namely of {name}: "
-        f"{what}"
-    )
-
-
-def _check_file(path: Path, digest: str) -> None:
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    if found != digest:
-        raise _damaged(path, "it is not what the manifest says")
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} is missing, damaged or was changed ({reason}); attnflow run with the same options "
-        "makes it again"
-    )
+    return references
 
 
 # ---- Measuring -----------------------------------------------------------------------------------
@@ -464,107 +355,70 @@ def _measured(
     """Measure some texts.
 
     Returns:
-        What JSON can hold: "values", for each text the measures, the correlations with baselines
-        and those with references; and "skipped", the texts that have no references, and why.
+        A JSON-serialisable record: "values", for each text the measures, the correlations with
+        baselines and those with references; and "skipped", the texts without references, and why.
     """
     values, skipped = [], []
     for row in rows:
         scores = np.array(row["scores"], dtype=np.float64)
         special = np.array(row["special"], dtype=np.bool_)
         kept = np.ones_like(special)
-        guesses = np.array(
-            [
-                baseline_scores(
-                    name, row["tokens"], frequencies=plan.frequencies, seed=(plan.seed, row["row"])
-                )
-                for name in plan.baselines
-            ]
-        ).reshape(-1, len(scores))
-        # All that a text has no value for is not defined.
+        guesses = every_baseline(
+            plan.baselines,
+            row["tokens"],
+            frequencies=plan.frequencies,
+            seed=(plan.seed, row["row"]),
+        )
         agreeing = np.full((1 + len(guesses), len(plan.references), 2), np.nan)
         if explainer is not None:
             try:
-                references = _reference_values(explainer, row, plan)
+                references = _stored_references(explainer, row, plan)
             except AttnflowError as error:
                 skipped.append([row["row"], str(error)])
             else:
                 both = np.vstack([scores, guesses])
                 agreeing = agreement(both, references, special, kept, (False,))[:, 0]
         likeness = agreement(guesses, scores[None], special, kept, (False,))
-        values.append(
-            np.concatenate(
-                [_measures(scores, special, row, plan), likeness.ravel(), agreeing.ravel()]
-            )
-        )
-    return {"values": listed(np.array(values)), "skipped": skipped}
+        total = scores.sum()
+        shares = scores / (total if total > 0 else np.nan)
+        row["special"] = special if plan.options["special_tokens"] else None
+        measures = [measure(shares, row) for measure in MEASURES.values()]
+        values.append([*measures, *likeness.ravel(), *agreeing.ravel()])
+    return {"values": listed(np.array(values, dtype=np.float64)), "skipped": skipped}
 
 
-def _measures(
-    scores: NDArray[np.float64], special: NDArray[np.bool_], row: Mapping[str, Any], plan: _Plan
-) -> NDArray[np.float64]:
-    """Return `MEASURES` of the scores of a text."""
-    result = dict.fromkeys(MEASURES, np.nan)
-    if row["saturation"] is not None:
-        result["saturation"] = row["saturation"]
-    total = scores.sum()
-    if total > 0:
-        shares = scores / total
-        positive = shares[shares > 0]
-        # A sum of one token is minus 0.
-        result["entropy"] = abs(float(positive @ np.log2(positive)))
-        if len(scores) > 1:
-            result["evenness"] = result["entropy"] / np.log2(len(scores))
-        result["top_share"] = float(shares.max())
-        if plan.options["special_tokens"]:
-            result["special_share"] = float(shares[special].sum())
-    return np.array(list(result.values()))
-
-
-def _reference_values(
+def _stored_references(
     explainer: Explainer, row: Mapping[str, Any], plan: _Plan
 ) -> NDArray[np.float64]:
     """Return the references of the stored tokens or words of a text, of shape (R, T)."""
-    from attnflow.importance import importance
-
     options = plan.options
-    text, truncate = row["text"], options["truncate"]
-    encoded = explainer.adapter.read(text, truncate)
-    # The positions of an encoder-decoder count its target's tokens, and the stored one all tokens.
-    position = row["position"] - encoded.source
-    values = np.stack(
-        [
-            importance(
-                explainer,
-                text,
-                reference=name,
-                target=options["target"],
-                position=position,
-                replacement=plan.replacement if name == "blank_out" else "auto",
-                batch_size=plan.batch_size,
-                truncate=truncate,
-            )
-            for name in plan.references
-        ]
+    encoded = explainer.adapter.read(row["text"], options["truncate"])
+    values = reference_values(
+        explainer,
+        row["text"],
+        plan,
+        target=options["target"],
+        # The stored position counts source tokens too. That of an encoder-decoder does not.
+        position=row["position"] - encoded.source,
+        truncate=options["truncate"],
     )
-    # A causal position sees what precedes it, and all others everything.
+    # A causal position sees the tokens up to itself. Any other position sees all.
     found = [
         shown
         for seen in dict.fromkeys((len(encoded.tokens), row["position"] + 1))
         for left_out in (range(seen) if options["drop_sink"] else (None,))
-        if (shown := _shown(encoded, values, seen, left_out, options, row)) is not None
+        if (shown := _as_stored(encoded, values, seen, left_out, options, row)) is not None
     ]
     if not found:
-        raise TextError(
-            "the stored tokens are not those that the model's tokenizer finds in the text"
-        )
+        raise TextError("the model's tokenizer gives other tokens for this text than the stored")
     if any(not np.array_equal(shown, found[0]) for shown in found):
         raise TextError(
-            "the attention sink was left out, and it is not known which of several tokens it was"
+            "the attention sink was dropped, and it may have been any of several tokens"
         )
     return found[0]
 
 
-def _shown(
+def _as_stored(
     encoded: Encoded,
     values: NDArray[np.float64],
     seen: int,
@@ -572,7 +426,7 @@ def _shown(
     options: Mapping[str, Any],
     row: Mapping[str, Any],
 ) -> NDArray[np.float64] | None:
-    """Return references as the scores are stored, if the tokens come out as those that are."""
+    """Return references of the tokens or words shown; None if these are not the stored ones."""
     kept = [
         index
         for index in range(seen)
