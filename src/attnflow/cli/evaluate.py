@@ -275,10 +275,9 @@ def run(args: argparse.Namespace) -> int:
                 running.measure_all(progress.update)
         except KeyboardInterrupt:
             interrupted = True
-            resume = "the same command resumes"
-            if args.store is None:
-                resume = f"with --store FILE, {resume}"
-            _say(f"interrupted after {running.done} of {running.total} texts; {resume}")
+            how = f"they are in {args.store}, and" if args.store else "with --store FILE,"
+            done = f"interrupted after {running.done} of {running.total} texts"
+            _say(f"{done}; {how} the same command resumes")
         if interrupted and not running.done:
             return 130
         found = running.result()

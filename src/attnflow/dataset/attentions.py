@@ -1,14 +1,14 @@
-"""Attention without its model: kept in files by a run, or an array of weights from elsewhere.
+"""Attention without its model: kept in files by a run, or any array of attention weights.
 
-A run with `keep=("attentions",)` writes a safetensors file a shard. Of row 3 it has
+A run with `keep=("attentions",)` writes one safetensors file per shard. For row 3 it contains
 
-    3           the attention, its heads fused: float16 or float32 of shape (L, n, n)
-    3.mask      which offsets, from -(n - 1) to n - 1, a layer attends over: bool, (L, 2 n - 1)
-    3.residual  the share of the residual, float32 of shape (L, n), where edges="value_norm"
-    3.about     JSON as UTF-8 bytes: its text, tokens, prediction, and what else there is to know
+    3           the attention, heads fused: float16 or float32 of shape (L, n, n)
+    3.mask      the offsets, from -(n - 1) to n - 1, that a layer attends over: bool, (L, 2 n - 1)
+    3.residual  the share of the residual, float32 of shape (L, n), if edges="value_norm"
+    3.about     JSON as UTF-8 bytes: the text, its tokens, the prediction and more
 
-and under "attnflow" in its metadata the model, its fingerprint, its task and all options. With
-these, `TextAttention.explain` gives what the model's explainer gives.
+The metadata of the file has, under "attnflow", the model, its fingerprint, its task and all
+options. `TextAttention.explain` then gives the same explanations as the model's explainer.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ __all__ = [
 FORMAT: Final = "attnflow.attentions"
 VERSION: Final = 1
 DTYPES: Final = ("float16", "float32")
-_ROW: Final = re.compile(r"[0-9]+")
 
 
 # ---- Keeping -------------------------------------------------------------------------------------
 
 
 class Kept(NamedTuple):
-    """What a file keeps of one text: arrays by the ending of their names, and what JSON holds."""
+    """What a file keeps of one text: arrays by the suffix of their names, and the JSON record."""
 
     arrays: dict[str, NDArray[Any]]
     about: dict[str, Any]
@@ -70,10 +69,10 @@ def keep_attention(
     """Return what is kept of one text.
 
     Args:
-        adapter: What reads texts for the model.
+        adapter: The model's adapter.
         graph: The text's graph.
         text: The text.
-        found: Its "position", "prediction" and "target", as they are stored.
+        found: Its "position", "prediction" and "target".
         dtype: "float16" or "float32".
     """
     arrays: dict[str, NDArray[Any]] = {
@@ -84,7 +83,7 @@ def keep_attention(
         arrays[".residual"] = graph.residual.astype(np.float32)
     try:
         auto = adapter.position(text, "auto", graph.causal)
-    except AttnflowError:  # a masked language model, and no mask in the text
+    except AttnflowError:  # a masked language model, and a text without a mask
         auto = None
     about = {
         "text": text.tokens.text,
@@ -103,10 +102,10 @@ def keep_attention(
 def attentions_file(
     kept: Sequence[tuple[int, Any, Kept]], dtype: str, metadata: Mapping[str, Any]
 ) -> bytes | None:
-    """Return the file of a shard's attention; None if there is none to keep.
+    """Return the file of a shard's attention; None if there is none.
 
     Args:
-        kept: The number of a row, what names it, and what is kept of it.
+        kept: The number of each row, its id, and what is kept of it.
         dtype: "float16" or "float32".
         metadata: The model, its fingerprint, its task and the options.
     """
@@ -122,19 +121,19 @@ def attentions_file(
             arrays[f"{number}{ending}"] = np.ascontiguousarray(array)
         arrays[f"{number}.about"] = np.frombuffer(content, dtype=np.uint8)
     head = {"format": FORMAT, "version": VERSION, "dtype": dtype, **metadata}
-    # One entry only: safetensors writes several in an order that changes from run to run.
+    # One entry only: safetensors writes several entries in random order.
     described = {"attnflow": json.dumps(head, sort_keys=True, ensure_ascii=False)}
     return bytes(save(arrays, metadata=described))
 
 
 def require_safetensors(what: str) -> None:
-    """See that safetensors is installed.
+    """Check that safetensors is installed.
 
     Args:
         what: What needs it, for the error.
 
     Raises:
-        MissingExtraError: If it is not.
+        MissingExtraError: If it is not installed.
     """
     if find_spec("safetensors") is None:
         raise MissingExtraError(f'{what} needs safetensors; run: pip install "attnflow[data]"')
@@ -144,7 +143,7 @@ def require_safetensors(what: str) -> None:
 
 
 class _File(NamedTuple):
-    """A file of kept attention: its rows, and what its metadata say."""
+    """A file of kept attention: its rows and its metadata."""
 
     path: Path
     rows: tuple[int, ...]
@@ -152,15 +151,14 @@ class _File(NamedTuple):
 
 
 class Attentions(Sequence[TextAttention]):
-    """The attention of many texts, read from files when it is asked for.
+    """The attention of many texts, a sequence of `TextAttention`, read when it is accessed.
 
-    `load_attentions` makes them. One after the other, or by its place, each is a `TextAttention`.
+    `load_attentions` makes it.
 
     Attributes:
-        rows: The numbers of the rows whose attention is there, in the order of the files; empty for
-            an array from elsewhere.
+        rows: The numbers of the rows, in the order of the files; empty for an array of weights.
         model: The name of the model, or of the file.
-        options: The options of the run that kept them; empty for an array from elsewhere.
+        options: The options of the run that kept them; empty for an array of weights.
     """
 
     def __init__(self, files: Sequence[_File], alone: TextAttention | None = None) -> None:
@@ -185,13 +183,11 @@ class Attentions(Sequence[TextAttention]):
     def __getitem__(self, index: slice) -> list[TextAttention]: ...
 
     def __getitem__(self, index: int | slice) -> TextAttention | list[TextAttention]:
-        """Return the attention of the text at a place, or of several."""
+        """Return the attention of the text at an index, or of several."""
+        if self._alone is not None:
+            return [self._alone][index]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} texts, and none at {index}")
-        if self._alone is not None:
-            return self._alone
         row, file = self._where[index]
         with _opened(file.path) as content:
             return self._read(content, row, file)
@@ -200,10 +196,8 @@ class Attentions(Sequence[TextAttention]):
         """Yield the attention of each text."""
         if self._alone is not None:
             yield self._alone
-        for file, group in groupby(self._where, key=lambda where: where[1]):
-            with _opened(file.path) as content:
-                for row, _ in group:
-                    yield self._read(content, row, file)
+        for content, row, file in self._contents():
+            yield self._read(content, row, file)
 
     def row(self, number: int) -> TextAttention:
         """Return the attention of a row.
@@ -211,11 +205,8 @@ class Attentions(Sequence[TextAttention]):
         Args:
             number: The row's number in the source of the run.
 
-        Returns:
-            Its attention.
-
         Raises:
-            OptionError: If it is not there.
+            OptionError: If there is no such row.
         """
         if number not in self._places:
             raise OptionError(f"there is no attention of row {number}; {self._there()}")
@@ -225,19 +216,14 @@ class Attentions(Sequence[TextAttention]):
         """Return the attention of the first row with an id.
 
         Args:
-            name: What the row's id is, or how it is written.
-
-        Returns:
-            Its attention.
+            name: The id, or the id as a string.
 
         Raises:
             OptionError: If there is no such row.
         """
-        for file, group in groupby(self._where, key=lambda where: where[1]):
-            with _opened(file.path) as content:
-                for row, _ in group:
-                    if str(_about(content, row, file)["id"]) == str(name):
-                        return self._read(content, row, file)
+        for content, row, file in self._contents():
+            if str(_about(content, row, file)["id"]) == str(name):
+                return self._read(content, row, file)
         raise OptionError(f"there is no row with the id {name!r}; {self._there()}")
 
     def _there(self) -> str:
@@ -245,25 +231,30 @@ class Attentions(Sequence[TextAttention]):
             return "this is an array of weights, which has no rows"
         return f"there are {len(self.rows)} rows, from {min(self.rows)} to {max(self.rows)}"
 
+    def _contents(self) -> Iterator[tuple[Any, int, _File]]:
+        """Yield every row with its file. Each file is opened once."""
+        for file, group in groupby(self._where, key=lambda where: where[1]):
+            with _opened(file.path) as content:
+                for row, _ in group:
+                    yield content, row, file
+
     def _read(self, content: Any, row: int, file: _File) -> TextAttention:
         about = _about(content, row, file)
-        names = set(content.keys())
-        try:
+        with _damage(file, row):
+            names = set(content.keys())
             arrays = {
-                ending: content.get_tensor(f"{row}{ending}")
-                for ending in ("", ".mask", ".residual")
-                if f"{row}{ending}" in names
+                suffix: content.get_tensor(f"{row}{suffix}")
+                for suffix in ("", ".mask", ".residual")
+                if f"{row}{suffix}" in names
             }
-            residual = arrays.get(".residual")
-            prediction = about["prediction"]
             _check_shapes(about, arrays)
+            residual, prediction = arrays.get(".residual"), about["prediction"]
+            spans = (None if span is None else (span[0], span[1]) for span in about["spans"])
             return TextAttention(
                 attention=arrays[""],
                 text=about["text"],
                 tokens=tuple(about["tokens"]),
-                spans=tuple(
-                    None if span is None else (span[0], span[1]) for span in about["spans"]
-                ),
+                spans=tuple(spans),
                 special=tuple(about["special"]),
                 model=file.head["model"],
                 task=file.head["task"],
@@ -279,31 +270,29 @@ class Attentions(Sequence[TextAttention]):
                 mask=arrays[".mask"],
                 uniform=self._uniform,
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{file.path} is damaged at row {row}: {error}") from error
 
 
 def load_attentions(
     path: str | os.PathLike[str], tokens: Sequence[str] | None = None
 ) -> Attentions:
-    """Read attention that was stored, to explain it without the model.
+    """Read stored attention, to explain it without the model.
 
     Args:
-        path: The output of a run that kept attentions, one of its .safetensors files, or an array
-            of attention weights from elsewhere: a .npy, .npz or .safetensors file that has one
-            array of shape (L, n, n) or (L, H, n, n), one of several that is called "attentions", or
-            an array a layer, in the order of the numbers in their names.
-        tokens: The tokens of an array from elsewhere. None takes what the file calls "tokens", or
+        path: The output of a run that kept attentions, one of its .safetensors files, or any file
+            of attention weights: a .npy, .npz or .safetensors file with one array of shape
+            (L, n, n) or (L, H, n, n), with an array called "attentions", or with one array per
+            layer, ordered by the numbers in their names.
+        tokens: The tokens of an array of weights. None takes the array "tokens" of the file, or
             numbers them.
 
     Returns:
-        The attention of one text after the other. Nothing but what is asked for is in memory.
+        The attention of each text. It is read when it is accessed.
 
     Raises:
-        OptionError: If there is nothing to read at the path, or tokens are given that do not fit.
+        OptionError: If there is nothing to read at the path, or the tokens do not fit.
         DataError: If a file is damaged.
-        AttentionError: If an array from elsewhere is not attention.
-        MissingExtraError: If a .safetensors file is to be read and safetensors is not installed.
+        AttentionError: If the array is not attention.
+        MissingExtraError: If safetensors is needed and not installed.
 
     Example:
         >>> import tempfile
@@ -315,40 +304,37 @@ def load_attentions(
         [('keys', 0.3333333333333333)]
     """
     path = Path(path)
+    files: list[_File | None] = []
     if path.is_dir():
-        files = _files_in(path)
+        inner = path / "attentions"
+        paths = sorted((inner if inner.is_dir() else path).glob("part-*.safetensors"))
+        if not paths:
+            raise OptionError(
+                f"{path} has no attentions; attnflow run --keep attentions stores them"
+            )
+        files = [_read_head(part) for part in paths]
+        if None in files:
+            raise DataError(f"{paths[files.index(None)]} was not written by attnflow run")
     elif not path.exists():
         raise OptionError(f"{path} does not exist; expected a file of attention, or a run's output")
     elif path.suffix.lower() == ".safetensors":
-        require_safetensors(f"reading {path}")
-        known = _read_head(path)
-        files = [] if known is None else [known]
-    else:
-        files = []
-    if not files:
+        files = [_read_head(path)]
+    known = [file for file in files if file is not None]
+    if not known:
         weights, names = _read_array(path)
         return Attentions([], TextAttention.of(weights, tokens or names, name=path.name))
     if tokens is not None:
-        raise OptionError(f"{path} has the tokens of each text; leave tokens out")
-    return Attentions(files)
+        raise OptionError(f"tokens cannot be given: {path} has the tokens of each text")
+    return Attentions(known)
 
 
-def _files_in(folder: Path) -> list[_File]:
-    inner = folder / "attentions"
-    paths = sorted((inner if inner.is_dir() else folder).glob("part-*.safetensors"))
-    if not paths:
-        raise OptionError(
-            f"{folder} holds no attentions; attnflow run --keep attentions stores them beside its "
-            "results"
-        )
-    require_safetensors(f"reading {folder}")
-    files = []
-    for path in paths:
-        file = _read_head(path)
-        if file is None:
-            raise DataError(f"{path} was not written by attnflow run --keep attentions")
-        files.append(file)
-    return files
+@contextmanager
+def _damage(file: _File, row: int) -> Iterator[None]:
+    """Turn any error in reading a row into a `DataError`."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(f"{file.path} is damaged at row {row}: {error}") from error
 
 
 @contextmanager
@@ -363,37 +349,32 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _read_head(path: Path) -> _File | None:
-    """Return what a file of kept attention has; None if it is another one."""
+    """Read the metadata of a file of kept attention; None for any other file."""
+    require_safetensors(f"reading {path}")
     with _opened(path) as content:
         written = (content.metadata() or {}).get("attnflow")
-        names = list(content.keys())
+        rows = sorted(int(name) for name in content.keys() if name.isdecimal())  # noqa: SIM118
     if written is None:
         return None
     try:
         head = json.loads(written)
-        found, version = head["format"], head["version"]
-        usable = isinstance(head["options"], dict) and {"edges", "heads"} <= set(head["options"])
-        usable = usable and isinstance(head["model"], str) and isinstance(head["task"], str)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} says nothing that can be read of its attention") from error
-    if found != FORMAT or not usable:
-        raise DataError(f"{path} has no attention that attnflow run has kept")
-    if version != VERSION:
+        found = {name: head[name] for name in ("format", "version")}
+        expected = {"format": FORMAT, "version": VERSION}
+        if found != expected or not {"model", "task"} < head.keys():
+            raise ValueError(f"it has {found}; expected {expected}, a model and a task")
+        if not {"edges", "heads"} <= head["options"].keys():
+            raise ValueError("its options have no edges or no heads")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} has version {version} of {FORMAT}; this release of attnflow reads {VERSION}"
-        )
-    rows = sorted(int(name) for name in names if _ROW.fullmatch(name))
+            f"{path} has no attention that this release of attnflow can read: {error!r}"
+        ) from error
     return _File(path, tuple(rows), head)
 
 
 def _about(content: Any, row: int, file: _File) -> dict[str, Any]:
-    try:
+    with _damage(file, row):
         about = json.loads(content.get_tensor(f"{row}.about").tobytes())
         return {"id": about["id"], **about}
-    except AttnflowError:
-        raise
-    except Exception as error:  # whatever a damaged file makes of it
-        raise DataError(f"{file.path} is damaged at row {row}: {error}") from error
 
 
 def _check_shapes(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -403,33 +384,33 @@ def _check_shapes(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
         ".mask": (layers, 2 * count - 1),
         ".residual": (layers, count),
     }
-    for ending, array in arrays.items():
-        if array.shape != expected[ending]:
-            raise ValueError(
-                f"there are {count} tokens, and an array of shape {array.shape} beside them"
-            )
-    if len(about["spans"]) != count or len(about["special"]) != count:
-        raise ValueError(f"there are {count} tokens, and not as many spans")
-    if not {"auto", "cls", "mask"} <= set(about["places"]):
-        raise ValueError("the positions that have a name are not there")
+    for suffix, array in arrays.items():
+        if array.shape != expected[suffix]:
+            raise ValueError(f"it has {count} tokens, but an array of shape {array.shape}")
+    for name in ("spans", "special"):
+        if len(about[name]) != count:
+            raise ValueError(f"it has {count} tokens, but {len(about[name])} {name}")
+    if not {"auto", "cls", "mask"} <= about["places"].keys():
+        raise ValueError(f"it has only the named positions {list(about['places'])}")
 
 
-# ---- Arrays from elsewhere -----------------------------------------------------------------------
+# ---- Any arrays ----------------------------------------------------------------------------------
 
 
 def _read_array(path: Path) -> tuple[Any, list[str] | None]:
     """Return the attention weights of a file, and its tokens if it has any."""
-    ending = path.suffix.lower()
+    suffix = path.suffix.lower()
+    arrays: dict[str, NDArray[Any]] = {}
     try:
-        if ending == ".npy":
+        if suffix == ".npy":
             return np.load(path, allow_pickle=False), None
-        if ending == ".npz":
+        if suffix == ".npz":
             with np.load(path, allow_pickle=False) as content:
                 arrays = {name: content[name] for name in content.files}
-        elif ending == ".safetensors":
+        elif suffix == ".safetensors":
             with _opened(path) as content:
-                there = content.keys()
-                arrays = {name: _tensor(content, name, path) for name in there}
+                for name in content.keys():  # noqa: SIM118 # it is not a mapping
+                    arrays[name] = content.get_tensor(name)
         else:
             raise OptionError(
                 f"{path} must end in .npy, .npz or .safetensors, or be the output of a run"
@@ -438,38 +419,31 @@ def _read_array(path: Path) -> tuple[Any, list[str] | None]:
         raise
     except (OSError, ValueError, EOFError) as error:
         reason = str(error)
-        # NumPy's advice is to trust such a file.
+        # NumPy advises to trust such a file.
         if "pickle" in reason:
-            reason = "it is no file of NumPy, is damaged, or holds Python objects"
+            reason = "it is not a NumPy file, is damaged, or has Python objects"
         raise DataError(f"{path} cannot be read: {reason}") from error
+    except (TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read: it has a type that NumPy does not have, such as bfloat16 "
+            f"({error}); store it as float32"
+        ) from error
     tokens = arrays.pop("tokens", None)
     names = None if tokens is None else [str(token) for token in np.ravel(tokens)]
     return _weights_among(arrays, path), names
-
-
-def _tensor(content: Any, name: str, path: Path) -> NDArray[Any]:
-    try:
-        found: NDArray[Any] = content.get_tensor(name)
-    except (TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path} has {name!r} of a type that NumPy does not know, as bfloat16; store it as "
-            "float32"
-        ) from error
-    return found
 
 
 def _weights_among(arrays: dict[str, NDArray[Any]], path: Path) -> Any:
     if "attentions" in arrays:
         return arrays["attentions"]
     if len(arrays) == 1:
-        [array] = arrays.values()
-        return array
+        return next(iter(arrays.values()))
     numbers = {name: [int(part) for part in re.findall(r"[0-9]+", name)] for name in arrays}
-    layered = all(numbers.values()) and len({array.shape for array in arrays.values()}) == 1
-    if not arrays or not layered:
-        there = ", ".join(sorted(arrays)[:5]) or "nothing"
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or not all(numbers.values()):
         raise DataError(
-            f"{path} has {there}; expected one array of attention weights, one called "
-            "'attentions', or one a layer with its number in its name"
+            f"{path} has {', '.join(sorted(arrays)[:5]) or 'nothing'}; expected one array of "
+            "attention weights, one called 'attentions', or one per layer with its number in its "
+            "name"
         )
     return [arrays[name] for name in sorted(arrays, key=lambda name: (numbers[name], name))]

@@ -169,7 +169,7 @@ def run(
         ['the text is empty; there is nothing to explain']
     """
     from attnflow.dataset.engine import opened
-    from attnflow.dataset.shard import Plan, check_plan
+    from attnflow.dataset.shard import Plan, check_options
     from attnflow.dataset.source import Source
     from attnflow.dataset.store import Store
     from attnflow.io.records import require_pyarrow
@@ -193,7 +193,7 @@ def run(
     if columns is not None and not isinstance(columns, str):
         columns = list(columns)
     kept = _check_keep(keep, keep_dtype, explainer.task)
-    chosen = check_plan(explainer, {"method": method, **options})
+    chosen = check_options(explainer, {"method": method, **options})
     # A cluster that cannot be joined is reported before the source is read.
     with opened(engine, workers=workers, address=address, device=device) as mapped:
         rows = Source(
@@ -389,11 +389,11 @@ def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
 
 def _check_names(source: Source) -> None:
     """Check that no two columns of the source get the same name in the output."""
-    from attnflow.dataset.shard import column_name
+    from attnflow.dataset.table import name_in_output
 
     named: dict[str, str] = {}
     for column in source.carried:
-        name = column_name(column.name)
+        name = name_in_output(column.name)
         other = named.setdefault(name, column.name)
         if other != column.name:
             raise OptionError(

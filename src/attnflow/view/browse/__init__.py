@@ -22,8 +22,8 @@ import numpy as np
 
 from attnflow.checks import integer
 from attnflow.dataset.attentions import Attentions, load_attentions
-from attnflow.dataset.shard import RESULTS
 from attnflow.dataset.store import Finished, read_finished
+from attnflow.dataset.table import RESULTS
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
 from attnflow.io.records import require_pyarrow
