@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from attnflow.checks import choice, invalid
+from attnflow.dataset.local import local_map
 from attnflow.errors import OptionError
+from attnflow.models import Explainer
 
-if TYPE_CHECKING:
-    from attnflow.models import Explainer
-
-__all__ = ["ENGINES", "Map", "opened"]
+__all__ = ["ENGINES", "Map", "check_explainer", "opened"]
 
 ENGINES: Final = ("local", "ray")
 
 Map: TypeAlias = Callable[
-    [
-        "Explainer",
-        Callable[["Explainer", Any], Any],
-        Iterator[tuple[int, Any]],
-        Callable[[], object],
-    ],
+    [Explainer, Callable[[Explainer, Any], Any], Iterator[tuple[int, Any]], Callable[[], object]],
     Generator[tuple[int, Any], None, None],
 ]
 """A function of the model, the work, the numbered tasks, and a callback that closes what a forked
 process inherited. It yields the number and the result of each task as tasks finish."""
+
+
+def check_explainer(explainer: Any) -> None:
+    """Check that an argument is an `Explainer`.
+
+    Raises:
+        OptionError: If it is not.
+    """
+    if not isinstance(explainer, Explainer):
+        raise invalid("explainer", explainer, f"an Explainer, not a {type(explainer).__name__}")
 
 
 @contextmanager
@@ -52,6 +57,7 @@ def opened(
             has no room.
         MissingExtraError: If Ray is needed and not installed.
     """
+    choice(engine, "engine", ENGINES)
     if engine == "local":
         for name, value in (("address", address), ("device", None if device == "auto" else device)):
             if value is not None:
@@ -59,16 +65,12 @@ def opened(
                     f"{name} is {value!r}, which needs engine='ray'; the local engine runs the "
                     "model on the device that it is on"
                 )
-        from attnflow.dataset.local import local_map
-
         yield lambda explainer, work, todo, let_go: local_map(
             explainer, work, todo, workers, let_go
         )
-    elif engine == "ray":
+    else:
         from attnflow.dataset.ray import joined, ray_map
 
         with joined(address, workers, device) as cluster:
             # The workers of a cluster inherit nothing from this process.
             yield lambda explainer, work, todo, _: ray_map(explainer, work, todo, cluster)
-    else:
-        raise OptionError(f"engine is {engine!r}; expected {', '.join(ENGINES)}")

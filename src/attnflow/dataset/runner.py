@@ -1,8 +1,7 @@
-"""`run`: explain all texts of a source, and store what was found."""
+"""`run`: explain all texts of a source, and store the explanations."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import signal
@@ -11,22 +10,25 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from attnflow import checks
+from attnflow.dataset.attentions import DTYPES, require_safetensors
+from attnflow.dataset.engine import Map, check_explainer, opened
+from attnflow.dataset.shard import Plan, check_options, make_shard
+from attnflow.dataset.source import Row, Source
+from attnflow.dataset.store import Store, digest
+from attnflow.dataset.table import name_in_output
 from attnflow.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    from attnflow.dataset.engine import Map
-    from attnflow.dataset.shard import Plan
-    from attnflow.dataset.source import Row, Source
-    from attnflow.dataset.store import Store
-    from attnflow.models import Explainer
+from attnflow.io.records import require_pyarrow
+from attnflow.models import Explainer
+from attnflow.version import __version__
 
 __all__ = ["Progress", "Result", "run"]
 
@@ -134,7 +136,7 @@ def run(
             the space.
         progress: Called after every shard with a `Progress`.
         on_interrupt: Called at the first Ctrl-C.
-        **options: Options of `Explainer.explain`, such as `layer`, `words` and `truncate`.
+        **options: Options of `Explainer.explain`, such as `layer`, `units` and `truncate`.
 
     Returns:
         Where the data set is, and how many rows it has.
@@ -168,30 +170,23 @@ def run(
         >>> errors["reason"].to_pylist()
         ['the text is empty; there is nothing to explain']
     """
-    from attnflow.dataset.engine import opened
-    from attnflow.dataset.shard import Plan, check_options
-    from attnflow.dataset.source import Source
-    from attnflow.dataset.store import Store
-    from attnflow.io.records import require_pyarrow
-    from attnflow.models import Explainer
-    from attnflow.version import __version__
-
     require_pyarrow()
-    if not isinstance(explainer, Explainer):
-        raise OptionError(f"explainer is {type(explainer).__name__}; expected an Explainer")
+    check_explainer(explainer)
     if not isinstance(output, str | os.PathLike) or "\0" in os.fspath(output):
         raise OptionError(f"output is {output!r}; expected the path of a folder")
-    if limit is not None:
-        limit = checks.integer(limit, "limit", least=1, otherwise="None")
-    if shuffle is not None:
-        shuffle = checks.integer(shuffle, "shuffle", least=0, otherwise="None")
-    if workers is not None:
-        workers = checks.integer(workers, "workers", least=1, otherwise="None")
+    limit, shuffle, workers = (
+        None if value is None else checks.integer(value, name, least=least, otherwise="None")
+        for name, value, least in (
+            ("limit", limit, 1),
+            ("shuffle", shuffle, 0),
+            ("workers", workers, 1),
+        )
+    )
     shard_rows = checks.integer(shard_rows, "shard_rows", least=1)
     memory = checks.integer(memory, "memory", least=1)
     strict = checks.switch(strict, "strict")
-    if columns is not None and not isinstance(columns, str):
-        columns = list(columns)
+    if columns is not None:
+        columns = checks.items(columns, "columns", "names", allow_empty=True)
     kept = _check_keep(keep, keep_dtype, explainer.task)
     chosen = check_options(explainer, {"method": method, **options})
     # A cluster that cannot be joined is reported before the source is read.
@@ -237,7 +232,10 @@ def run(
             chosen_rows: Iterator[Row] = islice(rows, limit)
             if shuffle is not None:
                 chosen_rows = _shuffled(iter(rows), shuffle, limit, store.folder)
-            job = _Job(store, rows, chosen_rows, shard_rows, limit, strict, progress)
+            expected = rows.expected
+            if expected is not None and limit is not None:
+                expected = min(expected, limit)
+            job = _Job(store, rows, chosen_rows, shard_rows, expected, strict, progress)
             if not (store.complete and rows.files):
                 with _interrupts(on_interrupt) as job.interrupted:
                     job.run(explainer, plan, mapped)
@@ -247,28 +245,35 @@ def run(
             return Result(Path(output), store.rows, store.failed, job.new, remade)
 
 
+@dataclass
 class _Job:
-    """The shards of a source that are missing in an output."""
+    """The shards of a source that are missing in an output.
 
-    def __init__(
-        self,
-        store: Store,
-        source: Source,
-        rows: Iterator[Row],
-        shard_rows: int,
-        limit: int | None,
-        strict: bool,
-        progress: Callable[[Progress], object] | None,
-    ) -> None:
-        self.store, self.source, self.rows = store, source, rows
-        self.shard_rows, self.strict, self.progress = shard_rows, strict, progress
-        self.expected = source.expected
-        if self.expected is not None and limit is not None:
-            self.expected = min(self.expected, limit)
-        self.interrupted = threading.Event()
-        # The digests of the rows that shards in progress are made of.
-        self.digests: dict[int, str] = {}
-        self.ended = False
+    Attributes:
+        store: The output.
+        source: The source.
+        rows: The rows to explain, in order.
+        shard_rows: How many rows make a shard.
+        expected: About how many rows there are, or None.
+        strict: Whether to stop at the first row that fails.
+        progress: Called after every shard.
+        interrupted: Set if no further shard is to be started.
+        digests: The digests of the rows of the shards in progress.
+        ended: Whether all rows have been read.
+    """
+
+    store: Store
+    source: Source
+    rows: Iterator[Row]
+    shard_rows: int
+    expected: int | None
+    strict: bool
+    progress: Callable[[Progress], object] | None
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    digests: dict[int, str] = field(default_factory=dict)
+    ended: bool = False
+
+    def __post_init__(self) -> None:
         self.before = self.done
 
     @property
@@ -283,8 +288,6 @@ class _Job:
 
     def run(self, explainer: Explainer, plan: Plan, mapped: Map) -> None:
         """Make the shards that are missing, and mark the output complete once none is."""
-        from attnflow.dataset.shard import make_shard
-
         store = self.store
         self.tell()
         work = partial(make_shard, plan=plan)
@@ -314,12 +317,13 @@ class _Job:
             if not rows:
                 self.ended = True
                 break
-            digest = _digest(rows)
+            read = "".join(repr((row.number, row.values, row.fault)) for row in rows)
+            found = digest(read.encode("utf-8", "surrogatepass"))
             known = self.store.shards.get(number)
             if known is None:
-                self.digests[number] = digest
+                self.digests[number] = found
                 yield number, rows
-            elif known["source"] != digest:
+            elif known["source"] != found:
                 first = number * self.shard_rows
                 raise self.changed(f"its rows from {first} on are not those that were explained")
             number += 1
@@ -332,13 +336,6 @@ class _Job:
             f"{self.source.name} has changed since the output {self.store.folder} was made: {how}. "
             "What was computed stays there; choose another output"
         )
-
-
-def _digest(rows: list[Row]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for row in rows:
-        digest.update(repr((row.number, row.values, row.fault)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -> Iterator[Row]:
@@ -355,8 +352,6 @@ def _shuffled(rows: Iterator[Row], seed: int, limit: int | None, folder: Path) -
                 f"output {folder} cannot hold the copy of the rows that shuffle needs: "
                 f"{error.strerror}"
             ) from error
-        from attnflow.dataset.source import Row
-
         for index in np.random.default_rng(seed).permutation(len(places))[:limit]:
             copy.seek(places[int(index)])
             yield Row(*pickle.load(copy))
@@ -389,8 +384,6 @@ def _interrupts(tell: Callable[[], object] | None) -> Iterator[threading.Event]:
 
 def _check_names(source: Source) -> None:
     """Check that no two columns of the source get the same name in the output."""
-    from attnflow.dataset.table import name_in_output
-
     named: dict[str, str] = {}
     for column in source.carried:
         name = name_in_output(column.name)
@@ -404,8 +397,6 @@ def _check_names(source: Source) -> None:
 
 def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
     """Return the type that attention is kept in; None if it is not kept."""
-    from attnflow.dataset.attentions import DTYPES, require_safetensors
-
     names = [keep] if isinstance(keep, str) else list(keep)
     for name in names:
         checks.choice(name, "keep", ("attentions",))

@@ -5,11 +5,12 @@ Everything is streamed. A row that cannot be read is a row with a fault, and the
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from attnflow.checks import choice
 from attnflow.errors import DataError, OptionError
 from attnflow.io.records import (
     ENDINGS,
@@ -65,17 +66,22 @@ class Column(NamedTuple):
             >>> Column("stars", "int64").holds(4), Column("stars", "int64").holds("four")
             (True, False)
         """
-        if value is None or not isinstance(self.type, str):
-            return True
-        if self.type == "string":
-            return isinstance(value, str) and not has_surrogates(value)
-        if self.type == "bool":
-            return isinstance(value, bool)
-        if self.type == "int64":
-            return _is_int64(value)
-        if self.type == "float64":
-            return isinstance(value, float) or (_is_int64(value) and abs(value) <= 2**53)
-        return True
+        return value is None or not isinstance(self.type, str) or _HOLDS[self.type](value)
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+
+
+_HOLDS: Final[dict[str, Callable[[Any], bool]]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int64": _is_int64,
+    # A float holds integers up to 2**53 exactly.
+    "float64": lambda value: isinstance(value, float) or (_is_int64(value) and abs(value) <= 2**53),
+    "string": lambda value: isinstance(value, str) and not has_surrogates(value),
+    "json": lambda value: True,
+}
+"""What the types of columns hold, the narrowest type first."""
 
 
 class Source:
@@ -114,12 +120,9 @@ class Source:
         format: str = "auto",
         text_column: str | None = None,
         id_column: str | None = None,
-        columns: Iterable[str] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> None:
-        if format not in FORMATS:
-            raise OptionError(f"format is {format!r}; expected {', '.join(FORMATS)}")
-        if isinstance(columns, str):
-            raise OptionError(f"columns is {columns!r}; expected a list of names")
+        choice(format, "format", FORMATS)
         self.files: list[dict[str, Any]] = []
         self.expected: int | None = None
         self.id_column = id_column
@@ -140,7 +143,7 @@ class Source:
                 raise OptionError(
                     f"format is {format!r}, but {self.name} is not a file; leave it out"
                 )
-            rows = _items(_checked(source))
+            rows = _rows(source)
         first = list(islice(rows, _FIRST_ROWS))
         self._rows = chain(first, rows)
         if not first:
@@ -246,11 +249,12 @@ def _paths(name: str, format: str) -> list[str]:
         raise DataError(f"{name} does not exist; expected a file, a folder or - for standard input")
     if not os.path.isdir(name):
         return [name]
-    wanted = ENDINGS if format == "auto" else [key for key in ENDINGS if ENDINGS[key] == format]
     found = [
         str(path)
         for path in sorted(Path(name).iterdir())
-        if _ending(path.name) in wanted and not path.name.startswith((".", "_")) and path.is_file()
+        if ENDINGS.get(_ending(path.name), "") in (FORMATS[1:] if format == "auto" else [format])
+        and not path.name.startswith((".", "_"))
+        and path.is_file()
     ]
     if not found:
         raise DataError(
@@ -260,41 +264,34 @@ def _paths(name: str, format: str) -> list[str]:
     return found
 
 
-def _checked(items: Any) -> Iterable[Any]:
-    if isinstance(items, Mapping | bytes) or not hasattr(items, "__iter__"):
-        raise OptionError(
-            f"source is {type(items).__name__}; expected a path, or an iterable of strings or of "
-            "mappings"
-        )
-    if hasattr(items, "columns") and hasattr(items, "to_dict"):
-        raise OptionError(
-            f"source is a {type(items).__name__}, and iterating over it does not give rows; pass "
-            'source.to_dict("records") or source.to_dicts()'
-        )
-    checked: Iterable[Any] = items
-    return checked
-
-
-def _items(items: Iterable[Any]) -> Iterator[Row]:
+def _rows(source: Any) -> Iterator[Row]:
     """Return the rows of an iterable of strings or mappings."""
-    for number, item in enumerate(items):
-        values: dict[str, Any] = {}
-        fault = None
-        if isinstance(item, str):
-            values = {"text": item}
-        elif isinstance(item, Mapping):
-            # NumPy's numbers and arrays are stored as numbers and lists.
-            values = {
-                str(name): value.tolist() if type(value).__module__ == "numpy" else value
-                for name, value in item.items()
-            }
-            try:
-                check_names(values)
-            except ValueError as error:
-                values, fault = {}, str(error)
-        else:
-            fault = f"it is {type(item).__name__}; expected a string or a mapping"
-        yield Row(number, f"item {number}", values, fault)
+    expected = "a path, or an iterable of strings or of mappings"
+    if hasattr(source, "columns") and hasattr(source, "to_dict"):
+        expected = 'rows: pass source.to_dict("records") or source.to_dicts()'
+    elif hasattr(source, "__iter__") and not isinstance(source, Mapping | bytes):
+        return (_row(number, item) for number, item in enumerate(source))
+    raise OptionError(f"source is a {type(source).__name__}; expected {expected}")
+
+
+def _row(number: int, item: Any) -> Row:
+    values: dict[str, Any] = {}
+    fault = None
+    if isinstance(item, str):
+        values = {"text": item}
+    elif isinstance(item, Mapping):
+        # NumPy's numbers and arrays are stored as numbers and lists.
+        values = {
+            str(name): value.tolist() if type(value).__module__ == "numpy" else value
+            for name, value in item.items()
+        }
+        try:
+            check_names(values)
+        except ValueError as error:
+            values, fault = {}, str(error)
+    else:
+        fault = f"it is {type(item).__name__}; expected a string or a mapping"
+    return Row(number, f"item {number}", values, fault)
 
 
 # ---- Types ---------------------------------------------------------------------------------------
@@ -308,15 +305,9 @@ def _type_of(values: Iterable[Any]) -> str:
         ('float64', 'string', 'json', 'json')
     """
     found = [value for value in values if value is not None]
-    for name in ("bool", "int64", "float64", "string"):
-        column = Column("", name)
-        if found and all(column.holds(value) for value in found):
-            return name
-    return "json" if found else "string"
-
-
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    if not found:
+        return "string"
+    return next(name for name, holds in _HOLDS.items() if all(map(holds, found)))
 
 
 def _parquet_types(paths: Iterable[str]) -> dict[str, Any]:

@@ -322,19 +322,11 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def _other_source(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Say how the files of two sources differ; an empty string if they do not."""
+    """Say which files of two sources differ; an empty string if none do."""
     files, others = there.get("files", []), here["files"]
     if [file["digest"] for file in files] == [file["digest"] for file in others]:
         return ""
-    if len(files) == len(others) == 1:
-        return f"its source {files[0]['name']} has changed since, or is another"
-    old = {file["name"]: file for file in files}
-    new = {file["name"]: file for file in others}
-    for name in dict.fromkeys([*old, *new]):
-        if name not in new:
-            return f"its source had the file {name}, which no longer exists"
-        if name not in old:
-            return f"its source had no file {name}"
-        if old[name] != new[name]:
-            return f"its source {name} has changed since"
-    return "the files of its source are in another order"
+    changed = [file["name"] for file in files if file not in others]
+    changed += [file["name"] for file in others if file not in files]
+    names = ", ".join(dict.fromkeys(changed)) or "in another order"
+    return f"its source ({names}) has changed since, or is another"

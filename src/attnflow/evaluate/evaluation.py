@@ -49,6 +49,12 @@ COMPARISONS = ("method", "edges", "receptive_field", "baseline")
 """What two rows that are compared may differ in."""
 
 
+# The axes of `Evaluation.correlations` between texts and layers: the names of the choices, and the
+# attributes that list them. Special tokens are kept, or left out.
+_ROW = {"edges": "edges", "method": "methods", "receptive_field": "receptive_fields"}
+_COLUMN = {"drop_sink": "drop_sinks", "reference": "references"}
+
+
 class EvaluatedText(NamedTuple):
     """A text, a pair of texts or an image that was evaluated.
 
@@ -199,7 +205,7 @@ class Evaluation:
             The "method", "edges" and "receptive_field" of each row. Raw attention is there once for
             each kind of edges, because the receptive field does not change its ranks.
         """
-        return [row for _, row in self._places()]
+        return [row for _, row in self._rows(unique=True)]
 
     def per_text(
         self,
@@ -231,32 +237,29 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
-        column = self._column(reference, special_tokens, drop_sink)
-        if method in self.baselines:
-            if layer is not None:
-                raise OptionError(f"layer is {layer!r}, but the baseline {method!r} has no layers")
-            return self.baseline_correlations[:, self.baselines.index(method), *column]
-        values = self.correlations[:, *self._row(method, edges, receptive_field), *column]
+        name, place = self._index(
+            method=method,
+            edges=edges,
+            receptive_field=receptive_field,
+            reference=reference,
+            special_tokens=special_tokens,
+            drop_sink=drop_sink,
+        )
+        values: NDArray[np.float64] = getattr(self, name)[:, *place]
         if layer is None:
             return values
+        if name != "correlations":
+            raise OptionError(f"layer is {layer!r}, but the baseline {method!r} has no layers")
         last = isinstance(layer, int) and layer == -1
         return values[:, -1 if last else _place(layer, self.layers, "layer")]
 
-    def summary(
-        self,
-        method: str,
-        *,
-        edges: str | None = None,
-        receptive_field: bool | None = None,
-        **column: Any,
-    ) -> list[dict[str, Any]]:
+    def summary(self, method: str, **choices: Any) -> list[dict[str, Any]]:
         """Return the mean correlation over texts for each layer.
 
         Args:
             method: As in `per_text`.
-            edges: As in `per_text`.
-            receptive_field: As in `per_text`.
-            **column: `reference`, `special_tokens` and `drop_sink`, as in `per_text`.
+            **choices: `reference`, `edges`, `special_tokens`, `receptive_field` and `drop_sink`, as
+                in `per_text`.
 
         Returns:
             For each layer the "layer", "mean", "std" (standard deviation over texts), "ci" (the
@@ -266,15 +269,11 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
-        chosen = self._column(**column)
-        if method in self.baselines:
-            place = (self.baselines.index(method), *chosen)
-            return [{"layer": None, **self._means("baseline_correlations").at(place)}]
-        row = self._row(method, edges, receptive_field)
-        means = self._means("correlations")
-        return [
-            {"layer": layer, **means.at((*row, *chosen, i))} for i, layer in enumerate(self.layers)
-        ]
+        name, place = self._index(method=method, **choices)
+        means = self._means(name)
+        if name != "correlations":
+            return [{"layer": None, **means.at(place)}]
+        return [{"layer": layer, **means.at((*place, i))} for i, layer in enumerate(self.layers)]
 
     def compare(self, over: str = "method", **column: Any) -> list[dict[str, Any]]:
         """Test the differences between the mean correlations of two rows, paired by text.
@@ -297,15 +296,18 @@ class Evaluation:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
         over = choice(over, "over", COMPARISONS)
-        chosen = self._column(**column)
+        chosen = self._index(method=self.methods[0], **column)[1][len(_ROW) :]
         key = ("compare", over, chosen)
         if key not in self._cache:
             self._cache[key] = self._compare(over, chosen)
         return [dict(item) for item in self._cache[key]]
 
-    def _compare(self, over: str, column: tuple[int, int, int]) -> list[dict[str, Any]]:
+    def _compare(self, over: str, column: tuple[int, ...]) -> list[dict[str, Any]]:
         pairs: list[tuple[dict[str, Any], dict[str, Any], NDArray[np.float64]]] = []
-        rows = [(row, self.correlations[:, *place, *column]) for place, row in self._places()]
+        rows = [
+            (row, self.correlations[(slice(None), *place, *column)])
+            for place, row in self._rows(unique=True)
+        ]
         if over == "baseline":
             for (row, mine), (i, name) in itertools.product(rows, enumerate(self.baselines)):
                 theirs = self.baseline_correlations[:, i, *column]
@@ -343,7 +345,7 @@ class Evaluation:
         means, others = self._means("faithfulness"), self._means("other_faithfulness")
         result = [
             {**row, "measure": measure, "layer": layer, **means.at((*place, j, k))}
-            for place, row in self._places()
+            for place, row in self._rows(unique=True)
             for j, layer in enumerate(self.layers)
             for k, measure in enumerate(FAITHFULNESS)
         ]
@@ -368,19 +370,14 @@ class Evaluation:
             What JSON can hold without loss, with the keys "format" and "version" first. None stands
             for a number that is not defined.
         """
-        columns: list[dict[str, Any]] = [
-            {"reference": reference, "special_tokens": special, "drop_sink": drop}
-            for drop in self.drop_sinks
-            for reference in self.references
-            for special in (True, False)
-        ]
+        columns = self._columns()
 
         def values(row: dict[str, Any], column: dict[str, Any]) -> dict[str, Any]:
             return {"per_text": self.per_text(**row, **column).tolist()} if per_text else {}
 
         results = [
             {**row, **column, "layers": self.summary(**row, **column), **values(row, column)}
-            for row, column in itertools.product(self._every_row(), columns)
+            for (_, row), column in itertools.product(self._rows(), columns)
         ]
         baselines = []
         for name, column in itertools.product(self.baselines, columns):
@@ -393,7 +390,7 @@ class Evaluation:
             "format": FORMAT,
             "version": VERSION,
             **{name: getattr(self, name) for name in ("model", "task", "fingerprint")},
-            **{name: list(getattr(self, name)) for name in (*_AXES, "layers")},
+            **{name: list(getattr(self, name)) for name in _LISTS},
             "options": dict(self.options),
             "count": len(self.texts),
             "pending": self.pending,
@@ -460,9 +457,9 @@ class Evaluation:
             results = _numbers([item["per_text"] for item in data["results"]])
             guesses = _numbers([item["per_text"] for item in data["baselines"]])
             shape = (len(baselines), *columns, count)
-            plain = ("model", "task", "fingerprint", *_AXES, "layers", "options", "pending")
+            plain = ("model", "task", "fingerprint", *_LISTS, "options", "pending", "notes")
             return cls(
-                **{name: data[name] for name in (*plain, "notes")},
+                **{name: data[name] for name in plain},
                 baselines=baselines,
                 texts=texts,
                 skipped=[Skipped(**item) for item in data["skipped"]],
@@ -574,15 +571,11 @@ class Evaluation:
         Yields:
             Dictionaries with equal keys.
         """
-        none = {"edges": None, "receptive_field": None}
-        rows = [*self._every_row(), *({"method": name, **none} for name in self.baselines)]
-        columns: list[dict[str, Any]] = [
-            {"reference": reference, "special_tokens": special, "drop_sink": drop}
-            for reference in self.references
-            for special in (True, False)
-            for drop in self.drop_sinks
+        rows = [row for _, row in self._rows()]
+        rows += [
+            {"method": name, "edges": None, "receptive_field": None} for name in self.baselines
         ]
-        for row, column in itertools.product(rows, columns):
+        for row, column in itertools.product(rows, self._columns()):
             for j, values in enumerate(self.summary(**row, **column)):
                 named = {**row, **column, "layer": values.pop("layer")}
                 if not per_text:
@@ -602,45 +595,42 @@ class Evaluation:
         given = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         return {**given, "options": dict(self.options)}
 
-    def _every_row(self) -> list[dict[str, Any]]:
+    def _rows(self, *, unique: bool = False) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+        """Return the index of each row in the arrays, and the row.
+
+        With `unique`, raw attention has one row for all receptive fields, because the receptive
+        field does not change its ranks.
+        """
+        axes = (enumerate(getattr(self, name)) for name in _ROW.values())
         return [
-            {"method": method, "edges": edges, "receptive_field": relative}
-            for edges in self.edges
-            for method in self.methods
-            for relative in self.receptive_fields
+            ((e, m, f), {"method": method, "edges": edges, "receptive_field": relative})
+            for (e, edges), (m, method), (f, relative) in itertools.product(*axes)
+            if not unique or method != "raw" or f == 0
         ]
 
-    def _places(self) -> list[tuple[tuple[int, int, int], dict[str, Any]]]:
-        """Return the index of each row in the arrays, and the row; equal rows only once."""
-        axes = (self.edges, self.methods, self.receptive_fields)
-        places = itertools.product(*(range(len(axis)) for axis in axes))
+    def _columns(self) -> list[dict[str, Any]]:
         return [
-            ((e, m, f), row)
-            for (e, m, f), row in zip(places, self._every_row(), strict=True)
-            # The ranks of raw attention do not change with the receptive field.
-            if row["method"] != "raw" or f == 0
+            {"reference": reference, "special_tokens": special, "drop_sink": drop}
+            for drop in self.drop_sinks
+            for reference in self.references
+            for special in (True, False)
         ]
 
-    def _row(
-        self, method: str, edges: str | None, receptive_field: bool | None
-    ) -> tuple[int, int, int]:
-        return (
-            _place(edges, self.edges, "edges"),
-            _place(method, self.methods, "method", self.baselines),
-            _place(receptive_field, self.receptive_fields, "receptive_field"),
-        )
-
-    def _column(
-        self,
-        reference: str | None = None,
-        special_tokens: bool = True,
-        drop_sink: bool | None = None,
-    ) -> tuple[int, int, int]:
-        return (
-            _place(drop_sink, self.drop_sinks, "drop_sink"),
-            _place(reference, self.references, "reference"),
+    def _index(
+        self, *, method: str, special_tokens: bool = True, **choices: Any
+    ) -> tuple[str, tuple[int, ...]]:
+        """Return the name of the array with the correlations of a choice, and their index there."""
+        given = {"method": method, **choices}
+        if unknown := given.keys() - {*_ROW, *_COLUMN}:
+            raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
+        column = [
+            *(_place(given.get(name), getattr(self, axis), name) for name, axis in _COLUMN.items()),
             _place(special_tokens, (True, False), "special_tokens"),
-        )
+        ]
+        if method in self.baselines:
+            return "baseline_correlations", (self.baselines.index(method), *column)
+        row = [_place(given.get(name), getattr(self, axis), name) for name, axis in _ROW.items()]
+        return "correlations", (*row, *column)
 
     def _means(self, name: str) -> Means:
         """Return the means over texts of an array, computed once."""
@@ -650,18 +640,18 @@ class Evaluation:
         return means
 
 
-# The axes of the arrays, as `to_dict` orders them.
-_AXES = ("methods", "edges", "receptive_fields", "drop_sinks", "references")
+# The lists that `to_dict` writes.
+_LISTS = ("methods", "edges", "receptive_fields", "drop_sinks", "references", "layers")
 
 
-def _place(value: Any, valid: Sequence[Any], name: str, more: Sequence[Any] = ()) -> int:
+def _place(value: Any, valid: Sequence[Any], name: str) -> int:
     """Return the index of a choice among those evaluated. None is the first."""
     if value is None and name != "method":
         return 0
     for place, item in enumerate(valid):
         if type(item) is type(value) and item == value:
             return place
-    evaluated = ", ".join(map(repr, (*valid, *more)))
+    evaluated = ", ".join(map(repr, valid))
     raise OptionError(f"{name} is {value!r}, which was not evaluated; expected {evaluated}")
 
 

@@ -7,11 +7,9 @@ from typing import Any, Final, TypeVar
 
 from attnflow.checks import choice, integer, invalid, items, number
 from attnflow.errors import OptionError
-from attnflow.models import Explainer
 
 __all__ = [
     "TASKS",
-    "check_explainer",
     "check_replacement",
     "check_task",
     "choose",
@@ -24,16 +22,6 @@ TASKS: Final = ("classification", "masked-lm", "causal-lm", "seq2seq-lm", "image
 """The tasks of models that references can be computed for."""
 
 _T = TypeVar("_T")
-
-
-def check_explainer(explainer: Any) -> None:
-    """Check that an argument is an `Explainer`.
-
-    Raises:
-        OptionError: If it is not.
-    """
-    if not isinstance(explainer, Explainer):
-        raise invalid("explainer", explainer, f"an Explainer, not a {type(explainer).__name__}")
 
 
 def check_task(task: str, model: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnflow.checks import integer, items, resolve_layer, switch
+from attnflow.dataset.engine import check_explainer
 from attnflow.dataset.store import digest, file_digest
 from attnflow.errors import OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
@@ -18,7 +19,6 @@ from attnflow.evaluate.evaluation import MEASURES, EvaluatedText, Evaluation, Sk
 from attnflow.evaluate.faithfulness import check_removal
 from attnflow.evaluate.measure import Plan, measure
 from attnflow.evaluate.options import (
-    check_explainer,
     check_replacement,
     check_task,
     choose,

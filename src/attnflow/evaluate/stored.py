@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import integer
+from attnflow.dataset.engine import check_explainer
 from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import AttnflowError, OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, every_baseline
 from attnflow.evaluate.evaluation import Skipped
 from attnflow.evaluate.measure import agreement, listed, reference_values
 from attnflow.evaluate.options import (
-    check_explainer,
     check_replacement,
     check_task,
     choose,
