@@ -11,6 +11,7 @@ soon as the cluster has room for one. A task that loses four workers ends the ru
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
@@ -18,10 +19,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from attnflow.checks import choice, invalid
 from attnflow.dataset.local import attempt, cpus, environment
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
 
@@ -77,21 +79,13 @@ class Cluster(NamedTuple):
         Raises:
             OptionError: If there is not.
         """
-        each = "a worker needs a GPU and a CPU" if self.on_gpu else "a worker needs a CPU"
-        size, room = self.size(), self.room()
-        if size < 1:
+        room, wanted = self.room(), self.asked or 1
+        if room < wanted:
             raise OptionError(
-                f"the Ray cluster has no room for a worker: {each}, and no machine has that. Add a "
+                f"workers is {wanted}, but the Ray cluster has room for {room}: each worker needs "
+                f"a {' and a '.join(reversed(self._needs))}. All machines together have room for "
+                f"{self.size()}, and other jobs use the rest. Wait until these end, or add a "
                 "machine with: ray start --address"
-            )
-        if room < 1:
-            raise OptionError(
-                f"the Ray cluster has no room for a worker at the moment: {each}, and other jobs "
-                f"use all {size} places; wait until they end"
-            )
-        if self.asked is not None and self.asked > room:
-            raise OptionError(
-                f"workers is {self.asked}, but the Ray cluster has room for {room}: {each}"
             )
 
     @property
@@ -119,10 +113,9 @@ def joined(
     """
     from importlib.util import find_spec
 
-    if device not in DEVICES:
-        raise OptionError(f"device is {device!r}; expected {', '.join(DEVICES)}")
+    choice(device, "device", DEVICES)
     if address is not None and (not isinstance(address, str) or not address):
-        raise OptionError(f"address is {address!r}; expected 'auto', 'host:port' or None")
+        raise invalid("address", address, "'auto', 'host:port' or None")
     if find_spec("ray") is None:
         raise MissingExtraError(
             'the Ray engine needs Ray, which is not installed; run: pip install "attnflow[ray]"'
@@ -135,7 +128,7 @@ def joined(
         if not ray.is_initialized():
             stack.enter_context(redirect_stdout(_WithoutRay(sys.stdout)))
             _connect(address, workers)
-            stack.callback(ray.shutdown)
+            stack.callback(_leave)
         gpus = ray.cluster_resources().get("GPU", 0)
         cluster = Cluster(workers, gpus >= 1 if device == "auto" else device == "cuda")
         cluster.check_room()
@@ -206,9 +199,9 @@ def _settle(cluster: Cluster, places: int) -> None:
 
 
 class _WithoutRay:
-    """Standard output without what a thread of Ray prints whenever a worker is lost.
+    """Standard output without the messages that a thread of Ray prints when a worker is lost.
 
-    Ray has no option for that. It would end up between the lines of JSON that a command prints.
+    Ray has no option to turn them off. They would spoil the JSON that a command prints.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -223,11 +216,17 @@ class _WithoutRay:
         return int(self._stream.write(text))
 
 
-@contextmanager
-def _defaults(**values: str) -> Iterator[None]:
+def _leave() -> None:
+    """Leave the cluster, without the repeated messages that Ray has held back and prints here."""
+    import ray
+
+    with redirect_stdout(io.StringIO()):
+        ray.shutdown()
+
+
+def _defaults(**values: str) -> AbstractContextManager[None]:
     """Set environment variables that are not set, until the context ends."""
-    with environment(**{name: value for name, value in values.items() if name not in os.environ}):
-        yield
+    return environment(**{name: value for name, value in values.items() if name not in os.environ})
 
 
 def _connect(address: str | None, workers: int | None) -> None:

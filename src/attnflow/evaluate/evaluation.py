@@ -49,12 +49,6 @@ COMPARISONS = ("method", "edges", "receptive_field", "baseline")
 """What two rows that are compared may differ in."""
 
 
-# The axes of `Evaluation.correlations` between texts and layers: the names of the choices, and the
-# attributes that list them. Special tokens are kept, or left out.
-_ROW = {"edges": "edges", "method": "methods", "receptive_field": "receptive_fields"}
-_COLUMN = {"drop_sink": "drop_sinks", "reference": "references"}
-
-
 class EvaluatedText(NamedTuple):
     """A text, a pair of texts or an image that was evaluated.
 
@@ -208,15 +202,7 @@ class Evaluation:
         return [row for _, row in self._rows(unique=True)]
 
     def per_text(
-        self,
-        method: str,
-        layer: int | None = None,
-        *,
-        reference: str | None = None,
-        edges: str | None = None,
-        special_tokens: bool = True,
-        receptive_field: bool | None = None,
-        drop_sink: bool | None = None,
+        self, method: str, layer: int | None = None, **choices: Any
     ) -> NDArray[np.float64]:
         """Return one correlation per text.
 
@@ -224,11 +210,10 @@ class Evaluation:
             method: The method, or a baseline.
             layer: The layer, from 1; -1 is the last one evaluated. None means all layers. A
                 baseline has no layers and takes only None.
-            reference: The reference. Here and below, None means the first one evaluated.
-            edges: The edges.
-            special_tokens: Whether special tokens are among those scored.
-            receptive_field: Whether scores are relative to uniform attention.
-            drop_sink: Whether the attention sink is left out.
+            **choices: `reference`; `edges`; `special_tokens`, whether special tokens are among
+                those scored, by default True; `receptive_field`, whether scores are relative to
+                uniform attention; and `drop_sink`, whether the attention sink is left out. The
+                default of the others is the first one evaluated.
 
         Returns:
             The correlations, of shape (texts,), or (texts, layers) for a method with all layers.
@@ -237,14 +222,7 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
-        name, place = self._index(
-            method=method,
-            edges=edges,
-            receptive_field=receptive_field,
-            reference=reference,
-            special_tokens=special_tokens,
-            drop_sink=drop_sink,
-        )
+        name, place = self._index(method, **choices)
         values: NDArray[np.float64] = getattr(self, name)[:, *place]
         if layer is None:
             return values
@@ -269,7 +247,7 @@ class Evaluation:
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
-        name, place = self._index(method=method, **choices)
+        name, place = self._index(method, **choices)
         means = self._means(name)
         if name != "correlations":
             return [{"layer": None, **means.at(place)}]
@@ -296,21 +274,17 @@ class Evaluation:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
         over = choice(over, "over", COMPARISONS)
-        chosen = self._index(method=self.methods[0], **column)[1][len(_ROW) :]
-        key = ("compare", over, chosen)
+        key = ("compare", over, *sorted(column.items()))
         if key not in self._cache:
-            self._cache[key] = self._compare(over, chosen)
+            self._cache[key] = self._compare(over, column)
         return [dict(item) for item in self._cache[key]]
 
-    def _compare(self, over: str, column: tuple[int, ...]) -> list[dict[str, Any]]:
+    def _compare(self, over: str, column: dict[str, Any]) -> list[dict[str, Any]]:
         pairs: list[tuple[dict[str, Any], dict[str, Any], NDArray[np.float64]]] = []
-        rows = [
-            (row, self.correlations[(slice(None), *place, *column)])
-            for place, row in self._rows(unique=True)
-        ]
+        rows = [(row, self.per_text(**row, **column)) for row in self.rows()]
         if over == "baseline":
-            for (row, mine), (i, name) in itertools.product(rows, enumerate(self.baselines)):
-                theirs = self.baseline_correlations[:, i, *column]
+            for (row, mine), name in itertools.product(rows, self.baselines):
+                theirs = self.per_text(name, **column)
                 pairs.append((row, {"baseline": name}, mine - theirs[:, None]))
         else:
             for (row, mine), (other, theirs) in itertools.combinations(rows, 2):
@@ -601,7 +575,7 @@ class Evaluation:
         With `unique`, raw attention has one row for all receptive fields, because the receptive
         field does not change its ranks.
         """
-        axes = (enumerate(getattr(self, name)) for name in _ROW.values())
+        axes = (enumerate(axis) for axis in (self.edges, self.methods, self.receptive_fields))
         return [
             ((e, m, f), {"method": method, "edges": edges, "receptive_field": relative})
             for (e, edges), (m, method), (f, relative) in itertools.product(*axes)
@@ -617,19 +591,28 @@ class Evaluation:
         ]
 
     def _index(
-        self, *, method: str, special_tokens: bool = True, **choices: Any
+        self,
+        method: str,
+        *,
+        edges: str | None = None,
+        receptive_field: bool | None = None,
+        drop_sink: bool | None = None,
+        reference: str | None = None,
+        special_tokens: bool = True,
     ) -> tuple[str, tuple[int, ...]]:
         """Return the name of the array with the correlations of a choice, and their index there."""
-        given = {"method": method, **choices}
-        if unknown := given.keys() - {*_ROW, *_COLUMN}:
-            raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-        column = [
-            *(_place(given.get(name), getattr(self, axis), name) for name, axis in _COLUMN.items()),
+        column = (
+            _place(drop_sink, self.drop_sinks, "drop_sink"),
+            _place(reference, self.references, "reference"),
             _place(special_tokens, (True, False), "special_tokens"),
-        ]
+        )
         if method in self.baselines:
             return "baseline_correlations", (self.baselines.index(method), *column)
-        row = [_place(given.get(name), getattr(self, axis), name) for name, axis in _ROW.items()]
+        row = (
+            _place(edges, self.edges, "edges"),
+            _place(method, self.methods, "method"),
+            _place(receptive_field, self.receptive_fields, "receptive_field"),
+        )
         return "correlations", (*row, *column)
 
     def _means(self, name: str) -> Means:
