@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -40,6 +41,7 @@ LOCK: Final = ".lock"
 FOLDERS: Final = {"data": "parquet", "errors": "parquet", "attentions": "safetensors"}
 
 
+@dataclass
 class Finished:
     """What a run has finished so far.
 
@@ -50,15 +52,10 @@ class Finished:
         complete: Whether all shards are finished.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        header: Mapping[str, Any],
-        shards: Mapping[int, dict[str, Any]],
-        complete: bool = False,
-    ) -> None:
-        self.folder, self.header, self.complete = folder, dict(header), complete
-        self.shards = dict(sorted(shards.items()))
+    folder: Path
+    header: dict[str, Any]
+    shards: dict[int, dict[str, Any]]
+    complete: bool = False
 
     @property
     def rows(self) -> int:
@@ -296,7 +293,7 @@ def read_finished(folder: str | os.PathLike[str]) -> Finished:
             f"{path} was edited, so the shards that it lists cannot be trusted; restore it, choose "
             "another output, or remove this one"
         )
-    shards = {int(name): shard for name, shard in found["shards"].items()}
+    shards = dict(sorted((int(name), shard) for name, shard in found["shards"].items()))
     return Finished(Path(folder), header, shards, bool(found["complete"]))
 
 

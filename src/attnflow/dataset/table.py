@@ -19,11 +19,11 @@ COLUMNS: Final[dict[str, tuple[str, Value]]] = {
     "row": ("int64", lambda row, found, plan: row.number),
     "id": ("id", lambda row, found, plan: row_id(row, plan)),
     "text": ("string", lambda row, found, plan: row.values[plan.text_column]),
-    "tokens": ("strings", lambda row, found, plan: found.tokens.names),
-    "scores": ("numbers", lambda row, found, plan: found.scores),
-    "special": ("flags", lambda row, found, plan: found.tokens.special),
-    "starts": ("places", lambda row, found, plan: [x and x[0] for x in found.tokens.spans]),
-    "ends": ("places", lambda row, found, plan: [x and x[1] for x in found.tokens.spans]),
+    "tokens": ("list string", lambda row, found, plan: found.tokens.names),
+    "scores": ("list float64", lambda row, found, plan: found.scores),
+    "special": ("list bool", lambda row, found, plan: found.tokens.special),
+    "starts": ("list int32", lambda row, found, plan: [x and x[0] for x in found.tokens.spans]),
+    "ends": ("list int32", lambda row, found, plan: [x and x[1] for x in found.tokens.spans]),
     "layer": ("int32", lambda row, found, plan: found.layer),
     "position": ("int32", lambda row, found, plan: found.position),
     "target": ("string", lambda row, found, plan: found.target),
@@ -33,7 +33,7 @@ COLUMNS: Final[dict[str, tuple[str, Value]]] = {
         lambda row, found, plan: found.prediction and found.prediction.probability,
     ),
     "saturation": ("float64", lambda row, found, plan: found.saturation),
-    "notes": ("strings", lambda row, found, plan: found.notes),
+    "notes": ("list string", lambda row, found, plan: found.notes),
 }
 """The columns that a run computes: the type of each, and its value for a row."""
 
@@ -132,30 +132,24 @@ def _parquet(columns: Sequence[tuple[str, Any, Any]], plan: Plan) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {
-        "bool": pa.bool_(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "float64": pa.float64(),
-        "string": pa.string(),
-        "json": pa.string(),
-        "strings": pa.list_(pa.string()),
-        "numbers": pa.list_(pa.float64()),
-        "flags": pa.list_(pa.bool_()),
-        "places": pa.list_(pa.int32()),
-    }
-    fields = [
-        (name, types[kind] if isinstance(kind, str) else kind, values)
-        for name, kind, values in columns
-    ]
+    def arrow(kind: Any) -> Any:
+        if not isinstance(kind, str):
+            return kind
+        if kind.startswith("list "):
+            return pa.list_(pa.type_for_alias(kind.removeprefix("list ")))
+        return pa.type_for_alias("string" if kind == "json" else kind)
+
     schema = pa.schema(
-        [(name, kind) for name, kind, _ in fields],
+        [(name, arrow(kind)) for name, kind, _ in columns],
         metadata={"attnflow": json.dumps(plan.metadata, sort_keys=True, ensure_ascii=False)},
     )
+    arrays = [
+        pa.array(values, field.type) for field, (*_, values) in zip(schema, columns, strict=True)
+    ]
     sink = pa.BufferOutputStream()
     # Everything that affects the bytes is given, so that a new default of pyarrow does not.
     pq.write_table(
-        pa.Table.from_arrays([pa.array(values, kind) for _, kind, values in fields], schema=schema),
+        pa.Table.from_arrays(arrays, schema=schema),
         sink,
         version="2.6",
         data_page_version="1.0",

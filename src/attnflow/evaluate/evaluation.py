@@ -67,6 +67,14 @@ class EvaluatedText(NamedTuple):
     target: str | None
     prediction: Prediction | None
 
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "EvaluatedText":
+        """Make it from a dictionary that has its fields, the prediction as a dictionary too."""
+        given = {name: data[name] for name in cls._fields}
+        if given["prediction"] is not None:
+            given["prediction"] = Prediction(**given["prediction"])
+        return cls(**given)
+
 
 class Skipped(NamedTuple):
     """A text that could not be evaluated.
@@ -419,11 +427,7 @@ class Evaluation:
                 "data has only means over texts; expected the result of to_dict(per_text=True)"
             )
         try:
-            texts = []
-            for text in data["texts"]:
-                given = text["prediction"]
-                prediction = None if given is None else Prediction(**given)
-                texts.append(EvaluatedText(**{**text, "prediction": prediction}))
+            texts = [EvaluatedText.of(text) for text in data["texts"]]
             count, depth = len(texts), len(data["layers"])
             rows = [len(data[name]) for name in ("edges", "methods", "receptive_fields")]
             columns = (len(data["drop_sinks"]), len(data["references"]), 2)

@@ -27,7 +27,6 @@ from attnflow.evaluate.options import (
     token_counts,
 )
 from attnflow.evaluate.resumable import Resumable
-from attnflow.explanation import Prediction
 from attnflow.importance import REFERENCES
 from attnflow.importance.gradient import gradient_norm, input_gradient
 from attnflow.io.journal import digest_of
@@ -291,22 +290,15 @@ class Run(Resumable):
             references=plan.references,
             baselines=plan.baselines,
             options={**options, **self._statistics},
-            texts=[self._evaluated(record) for record in records],
+            texts=[
+                EvaluatedText.of({**record, "number": self._numbers[record["text"]]})
+                for record in records
+            ],
             skipped=sorted([*self.skipped, *failed], key=lambda item: item.number),
             pending=self.total - self.done,
             notes=[ROUNDING_NOTE] if any(record.get("rounding") for record in records) else [],
             baseline_correlations=baselines.reshape(len(records), len(plan.baselines), *columns),
             **arrays,
-        )
-
-    def _evaluated(self, record: Mapping[str, Any]) -> EvaluatedText:
-        prediction = record["prediction"]
-        return EvaluatedText(
-            number=self._numbers[record["text"]],
-            tokens=record["tokens"],
-            position=record["position"],
-            target=record["target"],
-            prediction=None if prediction is None else Prediction(**prediction),
         )
 
     def _header(self) -> dict[str, Any]:
@@ -329,23 +321,11 @@ class _Task(NamedTuple):
     first: bool
 
 
-def _measured(
-    explainer: Explainer,
-    task: _Task,
-    plan: Plan,
-    frequencies: Mapping[str, int],
-    num_threads: int | None,
-) -> dict[str, Any]:
+def _measured(explainer: Explainer, task: _Task, plan: Plan, **options: Any) -> dict[str, Any]:
     """Return the record of an input: what was measured, or why it could not be."""
     try:
         record = measure(
-            explainer,
-            task.item,
-            plan,
-            index=task.number,
-            target=task.target,
-            frequencies=frequencies,
-            num_threads=num_threads,
+            explainer, task.item, plan, index=task.number, target=task.target, **options
         )
         if task.first and "input_gradient" in plan.references:
             record["rounding"] = _is_rounding(explainer, task, plan)
