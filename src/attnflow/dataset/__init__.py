@@ -1,8 +1,8 @@
-"""Many texts: from a file of them to a Parquet data set of explanations.
+"""Many texts: from a file of texts to a Parquet data set of explanations.
 
-`run` reads texts, explains each, and writes shards that are whole or not there. A run that was
-stopped, in whatever way, goes on where it was. `load_attentions` reads the attention that it kept,
-or any array of attention weights, to be explained without the model.
+`run` explains every text and writes shards, each whole or not at all. A run that was stopped, even
+by a kill, can be resumed. `load_attentions` reads the attention that a run kept, or any array of
+attention weights, to explain it without the model.
 """
 
 from attnflow.attention import TextAttention

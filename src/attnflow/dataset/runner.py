@@ -37,13 +37,13 @@ MEMORY: Final = 512
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         done: How many rows are done, including those that failed and those of earlier runs.
         failed: How many of them failed.
         new: How many of them this run did.
-        expected: About how many there are; None if that is not known.
+        expected: About how many rows there are; None if that is not known.
     """
 
     done: int
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run has made.
+    """The result of a run.
 
     Attributes:
         output: The folder.
@@ -98,13 +98,13 @@ def run(
 ) -> Result:
     r"""Explain every text of a source, and store the explanations as a Parquet data set.
 
-    Called again with the same arguments, it does what is missing, and ends with the same bytes as a
-    run that was not stopped. Ctrl-C ends it once the shards that have been started are written.
+    The same call resumes a run that was stopped, and writes the same bytes as a run that was not.
+    After Ctrl-C, the run ends once the shards in progress are written.
 
     Args:
         source: The path of a file (plain text, CSV, TSV, JSON lines or Parquet; all but the last
             may be gzipped), of a folder of them, "-" for standard input, or an iterable of strings
-            or of mappings. It is read once, from beginning to end.
+            or of mappings. It is read once.
         explainer: The model.
         output: The folder to write to; it is made if it does not exist.
         method: "raw", "rollout" or "flow".
@@ -119,21 +119,20 @@ def run(
             the only column.
         id_column: A column that names each row. None takes the row's number.
         columns: Which other columns to carry through. None carries all.
-        limit: How many rows to do at most.
-        shuffle: A seed: rows are done in random order, so the rows done so far are a random sample.
-            The rows are copied to a temporary file in the output.
+        limit: The largest number of rows.
+        shuffle: A seed to process rows in random order, so that the rows done so far are a random
+            sample. The rows are copied to a temporary file in the output.
         strict: Stop at the first row that fails, instead of listing it among the errors.
         shard_rows: How many rows make a shard.
-        workers: How many processes run the model, each on one CPU. None is one for each CPU that
+        workers: How many processes run the model, each on one CPU. None means one for each CPU that
             this process may use, or that is free in the Ray cluster. Without Ray, a model that is
             not on the CPU runs in this process.
-        memory: How much memory, in MiB, the batches of one worker may take. A text that takes more
-            fails.
-        keep: What else to store: ("attentions",) keeps the attention of every row, its heads fused,
-            in the folder "attentions", so that `attnflow.dataset.load_attentions` can explain it by
-            other methods without the model. It takes 2 n^2 bytes a layer for n tokens.
-        keep_dtype: The type that attention is kept in: "float16", or "float32", which takes twice
-            the space.
+        memory: The memory for the batches of one worker, in MiB. A text that takes more fails.
+        keep: What else to store. ("attentions",) stores the attention of every row, heads fused, in
+            the folder "attentions". `attnflow.dataset.load_attentions` explains it by any method
+            without the model. It takes 2 n^2 bytes per layer for n tokens.
+        keep_dtype: The type of the stored attention: "float16", or "float32", which takes twice the
+            space.
         progress: Called after every shard with a `Progress`.
         on_interrupt: Called at the first Ctrl-C.
         **options: Options of `Explainer.explain`, such as `layer`, `units` and `truncate`.
@@ -145,7 +144,7 @@ def run(
         OptionError: If an option is not valid, or the output belongs to another run; the message
             says what differs.
         DataError: If the source cannot be read or has changed, the output cannot be written, or a
-            row fails and `strict` is True. What is finished stays.
+            row fails and `strict` is True. Finished shards are kept.
         MissingExtraError: If pyarrow, or Ray for its engine, is not installed.
         KeyboardInterrupt: After Ctrl-C.
 
@@ -225,7 +224,7 @@ def run(
                 carried=tuple(rows.carried),
                 keeps_rest=rows.keeps_rest,
                 memory=memory * 2**20,
-                # The model may have another path when a run is resumed; the first one stays.
+                # If the model has another path when a run is resumed, the first path is used.
                 metadata={name: store.header[name] for name in (*made_of, "options")},
                 keep=kept,
             )
@@ -295,8 +294,8 @@ class _Job:
             for number, shard in made:
                 if self.strict and shard.first_error is not None:
                     raise DataError(
-                        f"{shard.first_error}. strict=True stops here; the shards that are "
-                        "finished stay"
+                        f"{shard.first_error}. The run stops because of strict=True; finished "
+                        "shards are kept"
                     )
                 store.add(number, shard, self.digests.pop(number))
                 self.tell()
@@ -334,7 +333,7 @@ class _Job:
         """Return the error for a source that is not the one the output was made of."""
         return DataError(
             f"{self.source.name} has changed since the output {self.store.folder} was made: {how}. "
-            "What was computed stays there; choose another output"
+            "Its results are kept; choose another output"
         )
 
 
@@ -405,8 +404,8 @@ def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:
         return None
     if task == "seq2seq-lm":
         raise OptionError(
-            "attention can be kept for models that read one text; the graph of an encoder-decoder "
-            f"({task}) has two kinds of tokens, which these files cannot hold. Leave keep out"
+            f"keep is {keep!r}, but the model is for {task}: attention can be kept only for models "
+            "that read one text; leave keep out"
         )
     require_safetensors("keep='attentions'")
     return kept

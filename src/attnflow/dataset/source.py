@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
     Attributes:
         number: The index of the row, from 0.
-        place: Where it is, for people: "films.csv, line 3".
+        place: Where it is, for messages: "films.csv, line 3".
         values: The values by column.
         fault: Why the row cannot be read; None if it can.
     """

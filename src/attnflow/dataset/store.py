@@ -133,8 +133,7 @@ class Store(Finished):
 
     Attributes:
         header: What is computed, as the run that began it has written it.
-        damaged: The shards that were finished but whose files are missing or have changed, so that
-            they are made again.
+        damaged: The finished shards whose files are missing or have changed. They are made again.
 
     Raises:
         OptionError: If the folder cannot be used, belongs to another run (the message says what

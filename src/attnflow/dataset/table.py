@@ -147,7 +147,7 @@ def _parquet(columns: Sequence[tuple[str, Any, Any]], plan: Plan) -> bytes:
         pa.array(values, field.type) for field, (*_, values) in zip(schema, columns, strict=True)
     ]
     sink = pa.BufferOutputStream()
-    # Everything that affects the bytes is given, so that a new default of pyarrow does not.
+    # All options that affect the bytes are given, because pyarrow's defaults may change.
     pq.write_table(
         pa.Table.from_arrays(arrays, schema=schema),
         sink,

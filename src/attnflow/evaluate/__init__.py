@@ -1,8 +1,8 @@
-"""How far methods agree with what a model really depends on, over many texts.
+"""How far methods agree with what a model depends on, over many texts.
 
-`evaluate` correlates the scores of methods with references, `Evaluation` is what it finds, and
-`attnflow.evaluate.significance` says how sure that is. `evaluate_stored` does so for scores that
-`attnflow.run` has stored, and `Statistics` is what it finds.
+`evaluate` correlates the scores of methods with references and returns an `Evaluation`.
+`evaluate_stored` does so for scores that `attnflow.run` stored, and returns `Statistics`.
+`attnflow.evaluate.significance` has the confidence intervals and tests.
 """
 
 from attnflow.evaluate.evaluation import EvaluatedText, Evaluation, Skipped
