@@ -123,15 +123,20 @@ def without_nan(value: Any) -> Any:
     """Return a value for JSON, which has no NaN: None stands for it.
 
     Args:
-        value: Dictionaries, lists, tuples, strings and numbers, nested in any way.
+        value: Dictionaries, lists, tuples, arrays, strings and numbers, nested in any way.
 
     Returns:
-        The same with None for every NaN, and lists for tuples.
+        The same with None for every NaN, dictionaries for named tuples, and lists for other tuples
+        and arrays.
 
     Example:
         >>> without_nan({"mean": float("nan"), "ci": (0.5, 1.0)})
         {'mean': None, 'ci': [0.5, 1.0]}
     """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

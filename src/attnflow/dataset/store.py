@@ -278,22 +278,20 @@ def read_finished(folder: str | os.PathLike[str]) -> Finished:
         )
     try:
         found = json.loads(path.read_bytes())
+        seal = found.pop("seal")
+        if found["header"]["format"] != FORMAT:
+            raise ValueError(f"the format is {found['header']['format']!r}, not {FORMAT!r}")
+        if seal != _seal(found):
+            raise ValueError("the seal does not match the content")
+        shards = {int(name): shard for name, shard in found["shards"].items()}
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is damaged; it is not JSON: {error}. Choose another output, or remove this one"
+            f"{path} is damaged, was edited, or is not the manifest of a data set ({error!r}). "
+            "Restore it, choose another output, or remove this one"
         ) from error
-    header = found.get("header") if isinstance(found, dict) else None
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise DataError(f"{path} is not the manifest of a data set; choose another output")
-    if found.pop("seal", None) != _seal(found):
-        raise DataError(
-            f"{path} was edited, so the shards that it lists cannot be trusted; restore it, choose "
-            "another output, or remove this one"
-        )
-    shards = dict(sorted((int(name), shard) for name, shard in found["shards"].items()))
-    return Finished(Path(folder), header, shards, bool(found["complete"]))
+    return Finished(Path(folder), found["header"], dict(sorted(shards.items())), found["complete"])
 
 
 def _seal(content: Mapping[str, Any]) -> str:

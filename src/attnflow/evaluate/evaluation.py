@@ -355,7 +355,7 @@ class Evaluation:
         columns = self._columns()
 
         def values(row: dict[str, Any], column: dict[str, Any]) -> dict[str, Any]:
-            return {"per_text": self.per_text(**row, **column).tolist()} if per_text else {}
+            return {"per_text": self.per_text(**row, **column)} if per_text else {}
 
         results = [
             {**row, **column, "layers": self.summary(**row, **column), **values(row, column)}
@@ -371,13 +371,9 @@ class Evaluation:
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            **{name: getattr(self, name) for name in ("model", "task", "fingerprint")},
-            **{name: list(getattr(self, name)) for name in _LISTS},
-            "options": dict(self.options),
+            **{name: getattr(self, name) for name in _PLAIN},
             "count": len(self.texts),
-            "pending": self.pending,
-            "skipped": [item._asdict() for item in self.skipped],
-            "notes": list(self.notes),
+            "skipped": self.skipped,
             "results": results,
             "baselines": baselines,
             "comparisons": [
@@ -389,16 +385,8 @@ class Evaluation:
             "faithfulness": self.faithfulness_summary(),
         }
         if per_text:
-            data["texts"] = [
-                {
-                    **text._asdict(),
-                    "prediction": None if text.prediction is None else text.prediction._asdict(),
-                }
-                for text in self.texts
-            ]
-            for name in MEASURES:
-                array = getattr(self, name)
-                data[f"{name}_per_text"] = None if array is None else array.tolist()
+            data["texts"] = self.texts
+            data |= {f"{name}_per_text": getattr(self, name) for name in MEASURES}
         plain: dict[str, Any] = formats.without_nan(data)
         return plain
 
@@ -435,9 +423,8 @@ class Evaluation:
             results = _numbers([item["per_text"] for item in data["results"]])
             guesses = _numbers([item["per_text"] for item in data["baselines"]])
             shape = (len(baselines), *columns, count)
-            plain = ("model", "task", "fingerprint", *_LISTS, "options", "pending", "notes")
             return cls(
-                **{name: data[name] for name in plain},
+                **{name: data[name] for name in _PLAIN},
                 baselines=baselines,
                 texts=texts,
                 skipped=[Skipped(**item) for item in data["skipped"]],
@@ -627,8 +614,9 @@ class Evaluation:
         return means
 
 
-# The lists that `to_dict` writes.
-_LISTS = ("methods", "edges", "receptive_fields", "drop_sinks", "references", "layers")
+# The fields that `to_dict` writes as they are.
+_AXES = ("methods", "edges", "receptive_fields", "drop_sinks", "references", "layers")
+_PLAIN = ("model", "task", "fingerprint", *_AXES, "options", "pending", "notes")
 
 
 def _place(value: Any, valid: Sequence[Any], name: str) -> int:

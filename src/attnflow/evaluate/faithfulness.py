@@ -124,17 +124,14 @@ def faithfulness(
     fill = check_removal(explainer, removal)
     orders = _orders(explainer, readings, scores if many else [scores], many)
     whole = _ask_each(explainer, readings, batch_size)
+    steps = [_steps(len(order), shares) for order in orders]
     results = []
     # Images are not compared, so there is no reason to hold many.
-    most = WINDOW if explainer.adapter.can_delete else 1
-    for start, end in _windows(orders, shares, most):
-        window = range(start, end)
+    for window in _windows(steps, WINDOW if explainer.adapter.can_delete else 1):
         asked = [readings[i]._replace(target=whole[i].target) for i in window]
-        found = _run(explainer, asked, orders[start:end], shares, fill, batch_size)
-        results += [
-            _measure(whole[i], answer, len(orders[i]), shares)
-            for i, answer in zip(window, found, strict=True)
-        ]
+        changed = [(orders[i], steps[i]) for i in window]
+        found = _run(explainer, asked, changed, fill, batch_size)
+        results += [_measure(whole[i], found[i - window.start], steps[i]) for i in window]
     return results if many else results[0]
 
 
@@ -214,19 +211,14 @@ def _steps(count: int, fractions: tuple[float, ...]) -> list[int]:
     return [max(1, floor(fraction * count + 0.5 + 1e-9)) for fraction in fractions]
 
 
-def _windows(
-    orders: list[list[int]], fractions: tuple[float, ...], most: int
-) -> Iterator[tuple[int, int]]:
+def _windows(steps: list[list[int]], most: int) -> Iterator[range]:
     """Yield ranges of texts that have at most about `most` changed versions together."""
     start, held = 0, 0
-    for index, order in enumerate(orders):
-        steps = _steps(len(order), fractions)
-        held += max(steps) + len(steps)
-        if held >= most:
-            yield start, index + 1
+    for index, counts in enumerate(steps):
+        held += max(counts) + len(counts)
+        if held >= most or index + 1 == len(steps):
+            yield range(start, index + 1)
             start, held = index + 1, 0
-    if start < len(orders):
-        yield start, len(orders)
 
 
 def _ask_each(explainer: Any, readings: list[Reading], batch_size: int) -> list[Answer]:
@@ -249,23 +241,22 @@ def _identity(reading: Reading, index: int) -> Any:
 def _run(
     explainer: Any,
     readings: list[Reading],
-    orders: list[list[int]],
-    fractions: tuple[float, ...],
+    changes: list[tuple[list[int], list[int]]],
     fill: int | None,
     batch_size: int,
-) -> list[dict[int, Answer | None]]:
+) -> list[dict[int, Answer]]:
     """Return the predictions after k tokens are removed, by k; by -k if only these are left.
 
-    None if nothing is left to read.
+    `changes` has for each reading its removable tokens in order, and how many to remove. There is
+    no prediction if nothing is left to read.
     """
     adapter = explainer.adapter
-    results: list[dict[int, Answer | None]] = [{} for _ in readings]
+    results: list[dict[int, Answer]] = [{} for _ in readings]
     wanted: dict[Any, list[tuple[int, int]]] = {}
     changed: dict[Any, Reading] = {}
-    for index, (reading, order) in enumerate(zip(readings, orders, strict=True)):
+    for index, (reading, (order, steps)) in enumerate(zip(readings, changes, strict=True)):
         if not order:
             continue
-        steps = _steps(len(order), fractions)
         for step in [*range(1, max(steps) + 1), *(-k for k in sorted(set(steps)))]:
             gone = order[:step] if step > 0 else order[-step:]
             left = (
@@ -273,32 +264,22 @@ def _run(
                 if fill is None
                 else adapter.replaced(reading, gone, fill)
             )
-            if left is None:
-                results[index][step] = None
-                continue
-            key = _identity(left, len(changed))
-            changed.setdefault(key, left)
-            wanted.setdefault(key, []).append((index, step))
+            if left is not None:
+                key = _identity(left, len(changed))
+                changed.setdefault(key, left)
+                wanted.setdefault(key, []).append((index, step))
     for key, answer in answers(explainer, changed.items(), batch_size):
         for index, step in wanted[key]:
             results[index][step] = answer
     return results
 
 
-def _measure(
-    whole: Answer, found: dict[int, Answer | None], count: int, fractions: tuple[float, ...]
-) -> Faithfulness:
-    if count == 0:
-        return Faithfulness(np.nan, np.nan, np.nan, np.nan)
-    steps = _steps(count, fractions)
-
+def _measure(whole: Answer, found: dict[int, Answer], steps: list[int]) -> Faithfulness:
     def drop(step: int) -> float:
-        answer = found[step]
-        return np.nan if answer is None else whole.probability - answer.probability
+        return whole.probability - found[step].probability if step in found else np.nan
 
     def log_odds(step: int) -> float:
-        answer = found[step]
-        return np.nan if answer is None else answer.log_odds - whole.log_odds
+        return found[step].log_odds - whole.log_odds if step in found else np.nan
 
     curve = [0.0, *(drop(step) for step in range(1, max(steps) + 1))]
     return Faithfulness(

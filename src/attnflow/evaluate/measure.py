@@ -19,7 +19,7 @@ from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores
 from attnflow.options import Options
 
-__all__ = ["Plan", "agreement", "listed", "measure", "reference_values"]
+__all__ = ["Plan", "agreement", "measure", "reference_values"]
 
 
 class Plan(NamedTuple):
@@ -127,17 +127,16 @@ def measure(
         answers.append(_answer(explainer, item, question, found, plan, frequencies, seed))
     last = scored[plan.main][-1]
     several = explainer.adapter.asks_about_targets and plan.position == "auto"
-    prediction = None if several or last.prediction is None else last.prediction._asdict()
     return {
         "text": index,
         "tokens": min(len(found[-1].tokens) for found in scored),
         "position": last.position,
         "target": item[1] if several else last.target,
-        "prediction": prediction,
+        "prediction": None if several else without_nan(last.prediction),
         "related": last.relative,
         "layers": [layer + 1 for layer in _layers(last, plan)],
         **{
-            name: listed(defined_mean(np.stack([answer[name] for answer in answers])))
+            name: without_nan(defined_mean(np.stack([answer[name] for answer in answers])))
             for name in answers[0]
         },
     }
@@ -279,8 +278,3 @@ def agreement(
             for k, reference in enumerate(references):
                 result[..., i, k, j] = spearman(scores[..., chosen], reference[chosen])
     return result
-
-
-def listed(values: NDArray[np.float64]) -> Any:
-    """Return an array as nested lists for JSON, with None for NaN."""
-    return without_nan(values.tolist())

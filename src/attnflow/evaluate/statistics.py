@@ -190,16 +190,14 @@ class Statistics:
             that is not defined.
         """
         names = ["data", "model", "task", "fingerprint", "options", "statistics", "references"]
-        names += ["baselines", "count", "failed", "complete", "pending"]
+        names += ["baselines", "count", "failed", "complete", "pending", "skipped", "notes"]
         data: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             **{name: getattr(self, name) for name in names},
-            "skipped": [item._asdict() for item in self.skipped],
-            "notes": self.notes,
             "summary": self.summary(),
             "comparisons": self.compare(),
-            "tokens": [token._asdict() for token in self.tokens],
+            "tokens": self.tokens,
         }
         plain: dict[str, Any] = formats.without_nan(data)
         return plain

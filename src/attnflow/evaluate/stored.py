@@ -21,7 +21,7 @@ from attnflow.dataset.store import Finished, read_finished
 from attnflow.errors import AttnflowError, OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, every_baseline
 from attnflow.evaluate.evaluation import Skipped
-from attnflow.evaluate.measure import agreement, listed, reference_values
+from attnflow.evaluate.measure import agreement, reference_values
 from attnflow.evaluate.options import (
     check_replacement,
     check_task,
@@ -32,6 +32,7 @@ from attnflow.evaluate.options import (
 )
 from attnflow.evaluate.resumable import Resumable
 from attnflow.evaluate.statistics import MEASURES, Statistics, TokenMean
+from attnflow.formats import without_nan
 from attnflow.importance import REFERENCES
 from attnflow.io.journal import digest_of
 from attnflow.io.records import require_pyarrow
@@ -384,7 +385,7 @@ def _measured(
         row["special"] = special if plan.options["special_tokens"] else None
         measures = [measure(shares, row) for measure in MEASURES.values()]
         values.append([*measures, *likeness.ravel(), *agreeing.ravel()])
-    return {"values": listed(np.array(values, dtype=np.float64)), "skipped": skipped}
+    return {"values": without_nan(np.array(values, dtype=np.float64)), "skipped": skipped}
 
 
 def _stored_references(
