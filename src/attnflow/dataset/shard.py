@@ -243,20 +243,19 @@ def _run(
     positions = [
         [len(item.text.tokens) - 1 if item.place is None else item.place] for item in batch
     ]
+    result: Ran | str
     try:
-        ran = explainer.adapter.run([item.text for item in batch], positions, options)
+        result = explainer.adapter.run([item.text for item in batch], positions, options)
     except MemoryError:
         raise
     except Exception as error:  # a text that the model fails on does not stop the others
-        if len(batch) > 1:
-            for item in batch:
-                yield from _run(explainer, [item], options)
-            return
         known = isinstance(error, AttnflowError)
-        reason = str(error) if known else f"the model failed: {type(error).__name__}: {error}"
-        yield batch, reason
+        result = str(error) if known else f"the model failed: {type(error).__name__}: {error}"
+    if isinstance(result, str) and len(batch) > 1:
+        for item in batch:
+            yield from _run(explainer, [item], options)
     else:
-        yield batch, ran
+        yield batch, result
 
 
 def _score(
