@@ -72,8 +72,9 @@ def _file(help: str, metavar: str = "FILE") -> dict[str, Any]:
     return _flag(help, type=Path, metavar=metavar)
 
 
-def _names(help: str, valid: tuple[str, ...], default: tuple[str, ...]) -> dict[str, Any]:
-    return _default(f"{help}: any of {', '.join(valid)}, by comma", ",".join(default))
+def _names(valid: tuple[str, ...], default: tuple[str, ...], more: str = "") -> dict[str, Any]:
+    help = f"any of {', '.join(valid)}, separated by commas{more}"
+    return _default(help, ",".join(default))
 
 
 # An option of an explanation has no entry of its own: its flag is made from its row of OPTIONS.
@@ -92,7 +93,9 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
             choices=(*FORMATS, "agreement"),
         ),
         "text-column": _flag("the column, or JSON field, of the texts", metavar="C"),
-        "label-column": _flag("explain the class in this column, not the predicted", metavar="C"),
+        "label-column": _flag(
+            "explain the class in this column, not the predicted one", metavar="C"
+        ),
         "target-column": _flag(
             "for an encoder-decoder: the column of targets (default: what the model generates)",
             metavar="C",
@@ -101,16 +104,18 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
         "truncate": None,
     },
     "what is evaluated": {
-        "methods": _names("methods", METHODS, METHODS),
+        "methods": _names(METHODS, METHODS),
         "references": _names(
-            "references; none for the output of a run", REFERENCES, ("blank_out",)
+            REFERENCES, ("blank_out",), "; none to evaluate the output of a run without references"
         ),
-        "layers": _flag("layers by comma, from 1; -1 is the last (default: all)", metavar="N,N"),
+        "layers": _flag(
+            "from 1, separated by commas; -1 is the last (default: all)", metavar="N,N"
+        ),
         "position": None,
         "target": None,
         "heads": None,
         "residual": None,
-        "edges": _names("edges", EDGES, ("attention",)),
+        "edges": _names(EDGES, ("attention",)),
         "receptive-field": _default(
             "divide scores by those of uniform attention over the same mask; auto does so for "
             "causal models",
