@@ -58,10 +58,6 @@ _NO_WEIGHTS: Final = (
     "a fused attention kernel such as sdpa or flash attention returns no weights; "
     'load the model with attn_implementation="eager"'
 )
-_LAYER_SHAPES: Final = "(n, n), (H, n, n) or (1, H, n, n)"
-_ARRAY_SHAPES: Final = "(L, n, n), (L, H, n, n) or (L, 1, H, n, n)"
-_CROSS_LAYER_SHAPES: Final = "(m, n), (H, m, n) or (1, H, m, n)"
-_CROSS_ARRAY_SHAPES: Final = "(L, m, n), (L, H, m, n) or (L, 1, H, m, n)"
 
 _LONGEST_VALUE: Final = 60
 
@@ -233,11 +229,10 @@ def choice(value: Any, name: str, choices: Collection[_T], *, otherwise: str = "
         Traceback (most recent call last):
         attnflow.errors.OptionError: method is 'flo'; expected 'raw', 'rollout' or 'flow'
     """
+    given = bool(value) if isinstance(value, np.bool_) else value
     for valid in choices:
-        if isinstance(valid, bool):
-            if isinstance(value, bool | np.bool_) and bool(value) is valid:
-                return valid
-        elif isinstance(value, type(valid)) and not isinstance(value, bool) and value == valid:
+        same = isinstance(given, type(valid)) and isinstance(given, bool) is isinstance(valid, bool)
+        if same and given == valid:
             return valid
     raise invalid(name, value, _either([*map(repr, choices), *([otherwise] if otherwise else [])]))
 
@@ -745,12 +740,19 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
     Raises:
         AttentionError: If a shape or type is not valid.
     """
-    if attentions is None:
-        raise AttentionError(f"{name} is None: {_NO_WEIGHTS}")
     if isinstance(attentions, list | tuple):
-        arrays = _read_sequence(attentions, name, square)
+        if not attentions:
+            raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {_NO_WEIGHTS}")
+        arrays = [
+            _read_array(item, f"layer {layer} of {name}", name, square, lead=0)
+            for layer, item in enumerate(attentions, 1)
+        ]
     else:
-        arrays = _read_array(attentions, name, square)
+        _check_type(attentions, name)
+        whole = _read_array(attentions, name, name, square, lead=1)
+        arrays = [whole[layer] for layer in range(whole.shape[0])]
+        if not arrays:
+            raise AttentionError(f"{name} has shape {tuple(whole.shape)}, which has no layers")
     first = _layer_size(arrays[0], f"layer 1 of {name}", square)
     for layer, array in enumerate(arrays, 1):
         where = f"layer {layer} of {name}"
@@ -765,68 +767,50 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
     return Stack(name, arrays, *first)
 
 
-def _read_sequence(attentions: list[Any] | tuple[Any, ...], name: str, square: bool) -> list[Any]:
-    if not attentions:
-        raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {_NO_WEIGHTS}")
-    missing = [layer for layer, item in enumerate(attentions, 1) if item is None]
-    if missing:
-        raise AttentionError(f"layer {missing[0]} of {name} is None: {_NO_WEIGHTS}")
-    arrays = [_with_shape(item, f"layer {i} of {name}") for i, item in enumerate(attentions, 1)]
-    for layer, array in enumerate(arrays, 1):
-        shape = tuple(array.shape)
-        if len(shape) not in (2, 3, 4):
-            expected = _LAYER_SHAPES if square else _CROSS_LAYER_SHAPES
-            raise AttentionError(f"layer {layer} of {name} has shape {shape}; expected {expected}")
-        if len(shape) == 4 and shape[0] != 1:
-            raise AttentionError(
-                f"layer {layer} of {name} has shape {shape}, a batch of {shape[0]} texts; "
-                f"expected one: select text k with [layer[k] for layer in {name}]"
-            )
-    return [array[0] if len(array.shape) == 4 else array for array in arrays]
-
-
-def _read_array(attentions: Any, name: str, square: bool) -> list[Any]:
-    if hasattr(attentions, "attentions"):
+def _check_type(attentions: Any, name: str) -> None:
+    """Check that an argument is an array, and not the whole output of a model."""
+    kind = type(attentions).__name__
+    if hasattr(attentions, "attentions") or hasattr(attentions, "cross_attentions"):
         raise AttentionError(
-            f"{name} is a {type(attentions).__name__}, the whole output of a model; "
-            "pass its field, output.attentions"
-        )
-    if hasattr(attentions, "cross_attentions"):
-        raise AttentionError(
-            f"{name} is a {type(attentions).__name__}, the whole output of an encoder-decoder; "
-            "pass its fields: encoder_decoder_graph(output.encoder_attentions, "
+            f"{name} is a {kind}, the whole output of a model; pass its field output.attentions, "
+            "or for an encoder-decoder encoder_decoder_graph(output.encoder_attentions, "
             "output.decoder_attentions, output.cross_attentions)"
         )
-    if not hasattr(attentions, "shape") and not hasattr(attentions, "__array__"):
+    arrays = hasattr(attentions, "shape") or hasattr(attentions, "__array__")
+    if attentions is not None and not arrays:
         raise AttentionError(
-            f"{name} is of type {type(attentions).__name__}; expected an array, or a list or tuple "
-            "of one array a layer"
+            f"{name} is of type {kind}; expected an array, or a list or tuple of one array a layer"
         )
-    array = _with_shape(attentions, name)
-    shape = tuple(array.shape)
-    if len(shape) not in (3, 4, 5):
-        expected = _ARRAY_SHAPES if square else _CROSS_ARRAY_SHAPES
-        raise AttentionError(f"{name} has shape {shape}; expected {expected}")
-    if shape[0] == 0:
-        raise AttentionError(f"{name} has shape {shape}, which has no layers")
-    if len(shape) == 5 and shape[1] != 1:
-        raise AttentionError(
-            f"{name} has shape {shape}, a batch of {shape[1]} texts in each layer; "
-            f"expected one: select text k with {name}[:, k]"
-        )
-    if len(shape) == 5:
-        array = array[:, 0]
-    return [array[layer] for layer in range(shape[0])]
 
 
-def _with_shape(value: Any, name: str) -> Any:
-    """Return `value` if it is an array of any library, else the NumPy array made of it."""
-    if hasattr(value, "shape"):
-        return value
+def _read_array(value: Any, where: str, name: str, square: bool, *, lead: int) -> Any:
+    """Return an array of any library, without the axis of a batch of one text.
+
+    The batch axis, if there is one, comes after `lead` axes: 1 for all layers, 0 for one layer.
+    """
+    if value is None:
+        raise AttentionError(f"{where} is None: {_NO_WEIGHTS}")
     try:
-        return np.asarray(value)
+        array = value if hasattr(value, "shape") else np.asarray(value)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise AttentionError(f"{name} cannot be read as an array: {error}") from error
+        raise AttentionError(f"{where} cannot be read as an array: {error}") from error
+    shape = tuple(array.shape)
+    axes = len(shape) - lead
+    if axes not in (2, 3, 4):
+        layers, sides = "L, " * lead, "n, n" if square else "m, n"
+        raise AttentionError(
+            f"{where} has shape {shape}; expected ({layers}{sides}), ({layers}H, {sides}) or "
+            f"({layers}1, H, {sides})"
+        )
+    if axes < 4:
+        return array
+    if shape[lead] != 1:
+        selection = f"{name}[:, k]" if lead else f"[layer[k] for layer in {name}]"
+        raise AttentionError(
+            f"{where} has shape {shape}, a batch of {shape[lead]} texts; expected one: select "
+            f"text k with {selection}"
+        )
+    return array[:, 0] if lead else array[0]
 
 
 def _layer_size(array: Any, where: str, square: bool) -> tuple[int | None, int, int]:
