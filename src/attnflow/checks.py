@@ -24,6 +24,7 @@ __all__ = [
     "available_memory",
     "check_memory",
     "choice",
+    "either",
     "integer",
     "invalid",
     "items",
@@ -234,7 +235,7 @@ def choice(value: Any, name: str, choices: Collection[_T], *, otherwise: str = "
         same = isinstance(given, type(valid)) and isinstance(given, bool) is isinstance(valid, bool)
         if same and given == valid:
             return valid
-    raise invalid(name, value, _either([*map(repr, choices), *([otherwise] if otherwise else [])]))
+    raise invalid(name, value, either([*map(repr, choices), *([otherwise] if otherwise else [])]))
 
 
 def string(value: Any, name: str) -> str:
@@ -358,8 +359,8 @@ def _with_range(
     return f"{described}, or {otherwise}" if otherwise else described
 
 
-def _either(parts: list[str]) -> str:
-    """Return "a", "a or b", "a, b or c" and so on."""
+def either(parts: list[str]) -> str:
+    """Return "a", "a or b", "a, b or c" and so on, for an error."""
     return " or ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
@@ -533,7 +534,7 @@ def resolve_heads(heads: Any, head_count: int | None, name: str = "attentions") 
     """
     if isinstance(heads, str):
         return choice(heads, "heads", HEAD_FUSIONS, otherwise="the index of a head")
-    index = integer(heads, "heads", otherwise=_either([repr(fusion) for fusion in HEAD_FUSIONS]))
+    index = integer(heads, "heads", otherwise=either([repr(fusion) for fusion in HEAD_FUSIONS]))
     if head_count is None:
         raise OptionError(f"heads={index} selects a head, but {name} has no head axis")
     return resolve_index(index, head_count, "heads", "heads")
