@@ -98,9 +98,8 @@ class Recording:
         rows, columns = shape[-2:]
         if shape[0] != self._batch:
             raise AttentionError(
-                f"{where} for a batch of {self._batch}: it attends within windows, so that no "
-                "position can be followed from layer to layer; use a model whose layers attend "
-                "over the whole input, such as ViT in the place of Swin"
+                f"{where} for a batch of {self._batch}: it attends within windows; use a model "
+                "whose layers attend over the whole input, such as ViT"
             )
         if rows != columns:
             raise AttentionError(
@@ -111,9 +110,8 @@ class Recording:
             self._tokens = columns
         if columns != self._tokens:
             raise AttentionError(
-                f"{where}, but {self._tokens} tokens are expected: windows, pooling or added "
-                "positions change what a position is, so that none can be followed from layer to "
-                "layer; use a model whose layers all attend over the same tokens"
+                f"{where}; expected {self._tokens} tokens, without windows, pooling or added "
+                "positions"
             )
 
 
@@ -172,9 +170,9 @@ def _check_rows(sums: torch.Tensor, tolerance: float, layer: int) -> None:
     worst = float(off.max())
     if worst > tolerance:
         raise AttentionError(
-            f"layer {layer} has rows of attention that do not sum to 1, off by {worst:.2g} where "
-            f"{tolerance:.1g} is allowed; the model gives part of its attention to what is no "
-            "token, such as a learnt sink, and shares among tokens alone are not its own"
+            f"layer {layer} has rows of attention that do not sum to 1, off by {worst:.2g}; at "
+            f"most {tolerance:.1g} is allowed. Part of the attention goes to a learned sink, which "
+            "is not a token"
         )
 
 

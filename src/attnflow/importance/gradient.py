@@ -78,18 +78,10 @@ def input_gradient(
         >>> [len(one) for one in input_gradient(explainer, ["the keys to the door", "the key"])]
         [6, 3]
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "sum")
+    return _importance("sum", explainer, inputs, target, position, batch_size, truncate)
 
 
-def gradient_x_input(
-    explainer: Any,
-    inputs: Any,
-    *,
-    target: Any = None,
-    position: int | str = "auto",
-    batch_size: int = 64,
-    truncate: bool = False,
-) -> Any:
+def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
     """Multiply the gradient of the model's answer by each token's embedding.
 
     The importance of token t is ``|sum_d dp(y) / dx[t, d] * x[t, d]|``; `input_gradient` says what
@@ -107,18 +99,10 @@ def gradient_x_input(
         >>> found.shape  # [CLS], the, keys, to, the, cabinet
         (6,)
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "product")
+    return _importance("product", explainer, inputs, **options)
 
 
-def gradient_norm(
-    explainer: Any,
-    inputs: Any,
-    *,
-    target: Any = None,
-    position: int | str = "auto",
-    batch_size: int = 64,
-    truncate: bool = False,
-) -> Any:
+def gradient_norm(explainer: Any, inputs: Any, **options: Any) -> Any:
     """Take the Euclidean norm of the gradient of the model's answer by each token's embedding.
 
     The importance of token t is ``sqrt(sum_d (dp(y) / dx[t, d])**2)``; `input_gradient` says what
@@ -138,17 +122,17 @@ def gradient_norm(
         >>> bool((sums < 1e-4 * norms).all())
         True
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "norm")
+    return _importance("norm", explainer, inputs, **options)
 
 
 def _importance(
+    reduce: str,
     explainer: Any,
     inputs: Any,
-    target: Any,
-    position: Any,
-    batch_size: Any,
-    truncate: Any,
-    reduce: str,
+    target: Any = None,
+    position: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
 ) -> Any:
     check_batch_size(batch_size)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)

@@ -372,8 +372,11 @@ class Adapter(ABC):
 
     @property
     def max_tokens(self) -> int | None:
-        """How many tokens the model takes; None if it does not say, or does not count tokens."""
-        return None
+        """How many tokens the model takes; None if it does not say."""
+        return smallest(
+            getattr(self.tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+        )
 
     # ---- Running ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer
 from attnflow.errors import OptionError
 from attnflow.explain import explain_graph
 from attnflow.explanation import Explanation, Prediction
@@ -135,16 +136,7 @@ class Explainer:
             OptionError: If `task`, `device` or `dtype` is not valid.
             ModelError: If the model cannot be found or loaded; the message says why.
         """
-        return cls(
-            *load(
-                name_or_path,
-                task,
-                device,
-                dtype,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-            )
-        )
+        return cls(*load(name_or_path, task, device, dtype, allow_pickle, trust_remote_code))
 
     @sign
     def explain(self, inputs: Any, **options: Any) -> Any:
@@ -231,14 +223,7 @@ class Explainer:
             OptionError: If the model does not write text or an option is not valid.
             TextError: If the prompt is empty, or the text gets longer than the model takes.
         """
-        if (
-            isinstance(max_new_tokens, bool)
-            or not isinstance(max_new_tokens, int)
-            or max_new_tokens < 1
-        ):
-            raise OptionError(
-                f"max_new_tokens is {max_new_tokens!r}; expected an integer, 1 or more"
-            )
+        integer(max_new_tokens, "max_new_tokens", least=1)
         for name in ("position", "target"):
             if name in options:
                 raise OptionError(f"{name} cannot be given: generate chooses it for each token")

@@ -204,6 +204,11 @@ class ImageAdapter(Adapter):
         return None
 
     @property
+    def max_tokens(self) -> int | None:
+        """None: an image is resized to what the model takes."""
+        return None
+
+    @property
     def processor(self) -> Any:
         """The image processor, also where it is part of another one."""
         return getattr(self.reader, "image_processor", None) or self.reader

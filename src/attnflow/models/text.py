@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attnflow.checks import resolve_index
 from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
 from attnflow.graph import AttentionGraph
-from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped, smallest
+from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
 from attnflow.tokens import Span, Tokens
@@ -62,14 +62,6 @@ class TextAdapter(Adapter):
     def answers(self) -> bool:
         """Whether the model has a head."""
         return self.task != "encoder"
-
-    @property
-    def max_tokens(self) -> int | None:
-        """How many tokens the model takes, None if it does not say."""
-        return smallest(
-            getattr(self.tokenizer, "model_max_length", None),
-            getattr(self.model.config, "max_position_embeddings", None),
-        )
 
     # ---- Reading ---------------------------------------------------------------------------------
 
