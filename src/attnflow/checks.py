@@ -38,7 +38,6 @@ __all__ = [
     "resolve_position",
     "resolve_positions",
     "resolve_residual",
-    "resolve_start_layer",
     "string",
     "strings",
     "switch",
@@ -441,29 +440,6 @@ def resolve_layers(layers: Any, count: int) -> NDArray[np.int64]:
     )
 
 
-def resolve_start_layer(start_layer: Any, count: int) -> int:
-    """Return the number of the layer where rollout ends, from 0, the input, to L - 1.
-
-    Args:
-        start_layer: The layer; -1 is layer L, -2 the one below.
-        count: The number of layers, L.
-
-    Returns:
-        The layer's number.
-
-    Raises:
-        OptionError: If it is not an integer, or there is no layer above it.
-    """
-    index = integer(start_layer, "start_layer")
-    resolved = index + count + 1 if index < 0 else index
-    if not 0 <= resolved < count:
-        raise OptionError(
-            f"start_layer is {index}, but there are {count} layers and rollout needs one above it: "
-            f"expected 0, the input, to {count - 1}"
-        )
-    return resolved
-
-
 def resolve_position(position: Any, padding: NDArray[np.bool_], name: str = "position") -> int:
     """Return the index of a position or token, from 0 to n - 1.
 
@@ -754,18 +730,19 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
         arrays = [whole[layer] for layer in range(whole.shape[0])]
         if not arrays:
             raise AttentionError(f"{name} has shape {tuple(whole.shape)}, which has no layers")
-    first = _layer_size(arrays[0], f"layer 1 of {name}", square)
+    first = tuple(arrays[0].shape)
     for layer, array in enumerate(arrays, 1):
-        where = f"layer {layer} of {name}"
-        size = _layer_size(array, where, square)
-        if size != first:
-            raise AttentionError(
-                f"{where} has {_describe_size(size, square)}, "
-                f"but layer 1 has {_describe_size(first, square)}; all layers must have one size"
-            )
+        where, shape = f"layer {layer} of {name}", tuple(array.shape)
+        if square and shape[-1] != shape[-2]:
+            raise AttentionError(f"{where} has shape {shape}; expected a square matrix")
+        if 0 in shape:
+            raise AttentionError(f"{where} is empty: its shape is {shape}")
+        if shape != first:
+            raise AttentionError(f"{where} has shape {shape}, but layer 1 has {first}")
         if not _dtype_name(array).startswith(("float", "bfloat", "int", "uint")):
             raise AttentionError(f"{where} has type {_dtype_name(array)}; expected real numbers")
-    return Stack(name, arrays, *first)
+    heads = int(first[0]) if len(first) == 3 else None
+    return Stack(name, arrays, heads, int(first[-2]), int(first[-1]))
 
 
 def _check_type(attentions: Any, name: str) -> None:
@@ -812,25 +789,6 @@ def _read_array(value: Any, where: str, name: str, square: bool, *, lead: int) -
             f"text k with {selection}"
         )
     return array[:, 0] if lead else array[0]
-
-
-def _layer_size(array: Any, where: str, square: bool) -> tuple[int | None, int, int]:
-    """Return the number of heads, None without a head axis, of rows and of columns."""
-    shape = tuple(array.shape)
-    if square and shape[-1] != shape[-2]:
-        raise AttentionError(
-            f"{where} has {shape[-2]} rows and {shape[-1]} columns; "
-            "expected a square matrix, with a row and a column for each token"
-        )
-    if 0 in shape:
-        raise AttentionError(f"{where} is empty: its shape is {shape}")
-    return (int(shape[0]) if len(shape) == 3 else None), int(shape[-2]), int(shape[-1])
-
-
-def _describe_size(size: tuple[int | None, int, int], square: bool) -> str:
-    heads, rows, tokens = size
-    sides = f"{tokens} tokens" if square else f"{rows} rows of {tokens} columns"
-    return f"{'no head axis' if heads is None else f'{heads} heads'} and {sides}"
 
 
 def _dtype_name(array: Any) -> str:

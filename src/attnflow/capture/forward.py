@@ -139,13 +139,13 @@ def _capture_edges(
 ) -> Captured:
     """Run a model and capture edges that need more than the weights."""
     name = type(model).__name__
-    recording = EdgeRecording(name, size.batch, size.tokens, heads, edges)
+    recording = EdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
     outputs = None
     if takes_part(model):
         outputs = run_recorded(model, inputs, recording, watched(model, recording))
         recording.check_done()
     if not recording.layers:
-        recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges)
+        recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
         outputs = run_recorded(model, inputs, recording, watched(model, recording), "eager")
         recording.check_done()
     if not recording.layers:

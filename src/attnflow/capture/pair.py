@@ -159,7 +159,7 @@ class _PairRecording:
         def part(name: str, *, cross: bool = False) -> Recording:
             if edges == "attention":
                 return Recording(f"{model}'s {name}", batch, None, heads, gradients)
-            return EdgeRecording(f"{model}'s {name}", batch, None, heads, edges, cross=cross)
+            return EdgeRecording(f"{model}'s {name}", batch, None, heads, edges=edges, cross=cross)
 
         self.gradients: Final = gradients
         self.encoder: Final = part("encoder")

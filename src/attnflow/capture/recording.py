@@ -1,7 +1,8 @@
 """The attention weights of one forward pass, taken down layer by layer."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from attnflow.errors import AttentionError
 __all__ = ["Recording", "fuse_heads"]
 
 
+@dataclass(eq=False)
 class Recording:
     """Takes a layer's weights as they are computed, checks their shape and fuses their heads.
 
@@ -28,20 +30,12 @@ class Recording:
             on the CPU unless `gradients`.
     """
 
-    def __init__(
-        self,
-        model: str,
-        batch: int,
-        tokens: int | None,
-        heads: str | int | None,
-        gradients: bool,
-    ) -> None:
-        self.gradients: Final = gradients
-        self.layers: Final[list[torch.Tensor]] = []
-        self._model = model
-        self._batch = batch
-        self._tokens = tokens
-        self._heads = heads
+    model: str
+    batch: int
+    tokens: int | None
+    heads: str | int | None
+    gradients: bool = False
+    layers: list[torch.Tensor] = field(default_factory=list)
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -61,7 +55,7 @@ class Recording:
 
     def takes_parts(self, items: int) -> bool:
         """Whether a layer of so many items may come in parts: each is fused and let go of."""
-        return items == self._batch and self._heads is not None and not self.gradients
+        return items == self.batch and self.heads is not None and not self.gradients
 
     def add_parts(self, parts: Iterable[torch.Tensor]) -> None:
         """Take the weights of the next layer, each part of some items, (b, H, n, n).
@@ -72,8 +66,8 @@ class Recording:
         """
         fused = []
         for weights in parts:
-            self._check_shape((self._batch, *weights.shape[1:]))
-            fused.append(fuse_heads(weights.detach(), self._heads, len(self.layers) + 1).cpu())
+            self._check_shape((self.batch, *weights.shape[1:]))
+            fused.append(fuse_heads(weights.detach(), self.heads, len(self.layers) + 1).cpu())
         self.layers.append(torch.cat(fused))
 
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
@@ -88,17 +82,17 @@ class Recording:
         if self.gradients:
             self.layers.append(weights)
         else:
-            fused = fuse_heads(weights.detach(), self._heads, len(self.layers) + 1)
+            fused = fuse_heads(weights.detach(), self.heads, len(self.layers) + 1)
             self.layers.append(fused.cpu())
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        where = f"layer {len(self.layers) + 1} of {self._model} has attention of shape {shape}"
+        where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
         if len(shape) != 4:
             raise AttentionError(f"{where}; expected (batch, heads, tokens, tokens)")
         rows, columns = shape[-2:]
-        if shape[0] != self._batch:
+        if shape[0] != self.batch:
             raise AttentionError(
-                f"{where} for a batch of {self._batch}: it attends within windows; use a model "
+                f"{where} for a batch of {self.batch}: it attends within windows; use a model "
                 "whose layers attend over the whole input, such as ViT"
             )
         if rows != columns:
@@ -106,11 +100,11 @@ class Recording:
                 f"{where}: {rows} positions attend to {columns}; expected attention among the "
                 "same positions, without pooling, a cache, a prefix or another model's output"
             )
-        if self._tokens is None:
-            self._tokens = columns
-        if columns != self._tokens:
+        if self.tokens is None:
+            self.tokens = columns
+        if columns != self.tokens:
             raise AttentionError(
-                f"{where}; expected {self._tokens} tokens, without windows, pooling or added "
+                f"{where}; expected {self.tokens} tokens, without windows, pooling or added "
                 "positions"
             )
 
