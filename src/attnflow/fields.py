@@ -63,11 +63,11 @@ def _one_each(values: Any, name: str, what: str, count: int) -> list[Any]:
 
 def pair(value: Any, name: str, least: int = 1) -> tuple[int, int]:
     """Return two integers, or raise an `OptionError`."""
-    given = items(value, name, "two integers")
-    if len(given) != 2:
-        raise invalid(name, value, "two integers")
-    first, second = (integer(number, name, least=least) for number in given)
-    return first, second
+    expected = f"two integers of {least} or more"
+    given = [integer(number, name) for number in items(value, name, expected)]
+    if len(given) != 2 or min(given) < least:
+        raise invalid(name, value, expected)
+    return given[0], given[1]
 
 
 def numbers(values: Any, name: str, shape: str) -> NDArray[np.float64]:

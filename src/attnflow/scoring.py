@@ -115,7 +115,11 @@ class Scorer:
     ) -> None:
         self.graph: Final = graph
         self._mask = mask
-        self._sizes = None if sizes is None or all(size == 1 for size in sizes) else list(sizes)
+        # The first position of each token, if any token has several.
+        self._starts: NDArray[np.int64] | None = None
+        if sizes is not None and max(sizes) > 1:
+            every = [*sizes, *[1] * (graph.tokens - sum(sizes))]
+            self._starts = np.cumsum([0, *every[:-1]])
         self._uniform: Uniform = {} if uniform is None else uniform
         self._threads = num_threads
         self._steps: list[tuple[int, ...]]
@@ -208,7 +212,7 @@ class Scorer:
         if self.graph.encoder is None:
             return (int(np.argmax(received)),)
         source = self.graph.encoder[1]
-        by_token = self._added(received[:source], self._sizes)
+        by_token = self._added(received[:source])
         found = [int(np.argmax(by_token))]
         target = received[source:]
         if target.max() > 0:
@@ -225,9 +229,8 @@ class Scorer:
         positions: Sequence[int],
         relative: bool,
     ) -> NDArray[np.float64]:
-        sizes = self._all_sizes()
         if not relative or method == "raw":
-            return self._added(scores, sizes)
+            return self._added(scores)
         uniform = _uniform_scores(
             self.mask,
             self.graph.residual,
@@ -238,30 +241,21 @@ class Scorer:
             steps=self._steps,
             num_threads=self._threads,
         )
-        return _relative_to(self._added(uniform, sizes), self._added(scores, sizes))
+        return _relative_to(self._added(uniform), self._added(scores))
 
-    def _all_sizes(self) -> list[int] | None:
-        if self._sizes is None:
-            return None
-        return [*self._sizes, *[1] * (self.graph.tokens - sum(self._sizes))]
-
-    def _added(
-        self, values: NDArray[np.float64], sizes: Sequence[int] | None
-    ) -> NDArray[np.float64]:
-        """Add up the positions of each token."""
-        if sizes is None:
+    def _added(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the positions of each token; the last axis may have the first ones only."""
+        if self._starts is None:
             return values
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        starts = self._starts[self._starts < values.shape[-1]]
         result: NDArray[np.float64] = np.add.reduceat(values, starts, axis=-1)
         return result
 
     def token(self, position: int) -> int:
         """Return the token that a position of the graph belongs to."""
-        sizes = self._all_sizes()
-        if sizes is None:
+        if self._starts is None:
             return position
-        ends = np.cumsum(sizes)
-        return int(np.searchsorted(ends, position, side="right"))
+        return int(np.searchsorted(self._starts, position, side="right")) - 1
 
 
 class Batch:

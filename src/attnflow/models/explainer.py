@@ -283,7 +283,9 @@ class Explainer:
             targets = [adapter.target(one.target) if adapter.answers else None for one in group]
             ran = adapter.run([encoded], [asked], chosen, [targets])
             scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
-            nodes = self._nodes(encoded, group, scorer)
+            causal = scorer.graph.causal
+            found = [adapter.position(encoded, one.position, causal) for one in group]
+            nodes = [encoded.node(place or 0) for place in found]
             default = scorer.has_receptive_field("auto")
             wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
             scores = {
@@ -306,11 +308,6 @@ class Explainer:
                     )
                 )
         return results
-
-    def _nodes(self, encoded: Encoded, questions: Sequence[Question], scorer: Scorer) -> list[int]:
-        causal = scorer.graph.causal
-        found = [self.adapter.position(encoded, one.position, causal) for one in questions]
-        return [encoded.node(place or 0) for place in found]
 
     def fingerprint(self) -> str:
         """Return a short text that stands for the model's weights, its set-up and its vocabulary.

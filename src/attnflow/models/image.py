@@ -188,13 +188,13 @@ class ImageAdapter(Adapter):
                 f"expected auto, {', '.join(cls.tasks)}"
             )
         if task in ("auto", _task_of(saved.__name__)):
-            return Loader(saved.__name__, load_image_processor)
+            return saved.__name__, load_image_processor
         if task == "image-classification":
             raise OptionError(
                 f"task is {task!r}, but the checkpoint is a {saved.__name__} without a classifier: "
                 "its answers would be random; expected auto or image-encoder"
             )
-        return Loader("AutoModel", load_image_processor)
+        return "AutoModel", load_image_processor
 
     @property
     def tokenizer(self) -> Any:

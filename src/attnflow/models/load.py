@@ -83,14 +83,13 @@ def load(
             _register_own(path)
             config = transformers.AutoConfig.from_pretrained(name, **source)
             found = (adapter.loader(config, task, gguf) for adapter in ADAPTERS)
-            loader = next(loader for loader in found if loader is not None)
-            read = loader.reader
+            name_of_class, read = next(loader for loader in found if loader is not None)
             if isinstance(read, str):
                 read = getattr(transformers, read).from_pretrained
             reader = read(name, **source)
             if not gguf:
                 source["use_safetensors"] = None if allow_pickle else True
-            kind: Any = getattr(transformers, loader.model)
+            kind: Any = getattr(transformers, name_of_class)
             model = kind.from_pretrained(name, dtype=number, **source)
     except AttnflowError:
         raise

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import choice, resolve_index
 from attnflow.errors import ModelError, OptionError, TextError
 from attnflow.graph import AttentionGraph, encoder_decoder_graph
 from attnflow.models.adapter import (
@@ -70,7 +70,7 @@ class PairAdapter(Adapter):
         if not getattr(config, "is_encoder_decoder", False):
             return None
         cls._check_saved(config, task)
-        return Loader("AutoModelForSeq2SeqLM", "AutoTokenizer")
+        return "AutoModelForSeq2SeqLM", "AutoTokenizer"
 
     @classmethod
     def _check_saved(cls, config: Any, task: str) -> None:
@@ -237,8 +237,8 @@ class PairAdapter(Adapter):
 
     def check_position(self, position: int | str) -> None:
         """Refuse a position that has no meaning for targets."""
-        if isinstance(position, str) and position not in ("auto", "last"):
-            raise OptionError(f"position is {position!r}; expected an index, auto or last")
+        if isinstance(position, str):
+            choice(position, "position", ("auto", "last"), otherwise="an index")
 
     def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
         """Return a position of the target."""

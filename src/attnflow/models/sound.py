@@ -60,7 +60,7 @@ class SoundAdapter(PairAdapter):
         if config.model_type != "whisper":
             return None
         cls._check_saved(config, task)
-        return Loader("AutoModelForSpeechSeq2Seq", "AutoProcessor")
+        return "AutoModelForSpeechSeq2Seq", "AutoProcessor"
 
     @property
     def tokenizer(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import choice, resolve_index
 from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped
@@ -56,7 +56,7 @@ class TextAdapter(Adapter):
                 f"task is {task!r}, but {config.model_type} is a model that reads text; expected "
                 f"auto, {', '.join(TASKS)}"
             )
-        return Loader(TASKS[task][1], "AutoTokenizer")
+        return TASKS[task][1], "AutoTokenizer"
 
     @property
     def answers(self) -> bool:
@@ -164,10 +164,8 @@ class TextAdapter(Adapter):
 
     def check_position(self, position: int | str) -> None:
         """Refuse a position that has no meaning for texts."""
-        if isinstance(position, str) and position not in POSITIONS:
-            raise OptionError(
-                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
-            )
+        if isinstance(position, str):
+            choice(position, "position", POSITIONS, otherwise="an index")
 
     def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
         """Return the position to explain."""
