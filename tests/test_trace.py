@@ -15,12 +15,6 @@ from attnflow.cli import main
 from attnflow.errors import OptionError
 from attnflow.graph import encoder_decoder_graph
 from attnflow.trace import Trace
-from attnflow.uniform import uniform_graph
-
-
-def uniform_of(trace):
-    """The graph of uniform attention over a trace's mask."""
-    return uniform_graph(trace.mask, residual=trace.residual, encoder=trace.encoder)
 
 
 def trace_of(graph, **given):
@@ -123,7 +117,7 @@ def test_the_first_tokens_of_a_target_are_a_trace_of_their_own():
         attention_rollout(first.graph()), attention_rollout(trace.graph())[:, :6, :6]
     )
     np.testing.assert_array_equal(
-        attention_rollout(uniform_of(first)), attention_rollout(uniform_of(trace))[:, :6, :6]
+        attention_rollout(first.uniform()), attention_rollout(trace.uniform())[:, :6, :6]
     )
     with pytest.raises(OptionError, match="first 2 tokens"):
         trace.first(2)
@@ -132,11 +126,13 @@ def test_the_first_tokens_of_a_target_are_a_trace_of_their_own():
 def test_uniform_attention_of_both_sides_is_over_what_each_sees():
     mask = np.ones((7, 13), dtype=bool)
     mask[3::2, 7:] = False
-    uniform = uniform_of(trace_of(pair_graph(), mask=mask))
+    uniform = trace_of(pair_graph(), mask=mask).uniform()
     assert uniform.attention[0, 1].tolist() == [0.25] * 4 + [0.0] * 3
     assert uniform.attention[3, 5].tolist() == [0.0] * 4 + [0.5, 0.5, 0.0]
     assert uniform.attention[4, 5].tolist() == [0.25] * 4 + [0.0] * 3
     assert uniform.attention[4, 1].tolist() == [0.0, 1.0, *[0.0] * 5]
+    with pytest.raises(OptionError, match="mask"):
+        trace_of(pair_graph()).uniform()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class TextAttention(NamedTuple):
         spans: For each token its start and end in the text, or None.
         special: For each token whether it is a special one.
         model: The name of the model, or of the file.
-        task: What the model is for; "unknown" if nobody said.
+        task: What the model is for; "unknown" by default.
         row: The number of the row that it was kept of, or None.
         id: What names that row.
         places: The positions that have a name: "auto", "cls" and "mask", each a list of indices,
@@ -100,9 +100,9 @@ class TextAttention(NamedTuple):
 
         Args:
             attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
-            tokens: The n tokens. Words are put together where tokens say how, by "##" before what
-                goes on or by a mark before what begins; otherwise each token is a word. None
-                numbers them.
+            tokens: The n tokens. Tokens form words if they mark it: "##" before a token that
+                continues a word, or a mark before one that begins a word. Otherwise each token is
+                a word. None numbers them.
             name: What stands for the model's name.
 
         Returns:

@@ -878,7 +878,7 @@ def _check_weights(weights: NDArray[np.floating[Any]], tolerance: float, places:
 
 
 def _check_left_out(weights: NDArray[np.floating[Any]], tolerance: float, places: _Places) -> None:
-    """Check that the columns left out, those of padded positions, have next to no weight."""
+    """Check that the columns left out, those of padded positions, have almost no weight."""
     sums = weights.sum(axis=2, dtype=np.float64)
     if sums.max() > tolerance:
         head, row = np.unravel_index(sums.argmax(), sums.shape)

@@ -1,8 +1,7 @@
 """Explanation: scores for the tokens of a text or an image, and how they were made.
 
-An explanation is what `attnflow` found out about one position of one text or image. It is
-immutable, it is stored and read without loss, and it says everything that is needed to make it
-again.
+An explanation is the result for one position of one text or image. It is immutable, can be saved
+and loaded without loss, and records every option that it was made with.
 """
 
 import base64
@@ -73,57 +72,37 @@ class Comparison(NamedTuple):
 class Explanation:
     """Scores for the tokens of a text or an image, and how they were made.
 
-    Explanations are immutable: arrays are read-only copies, and attributes cannot be set.
+    Explanations are immutable: arrays are read-only copies, lists become tuples, and attributes
+    cannot be set. Two explanations are equal if they differ in `trace` and `picture` only.
 
-    Args:
+    Attributes:
         tokens: The T tokens, as the tokenizer names them.
-        scores: One finite number for each token, shape (T,).
+        scores: One finite number for each token, float64 of shape (T,).
         layer_scores: The same for every layer of the model, lowest first, shape (L, T).
         method: "raw", "rollout" or "flow".
         layer: The layer that `scores` belong to, from 1 to L.
         position: The index of the explained position among the tokens that the model was given.
+            `by_unit` and `without_special_tokens` do not change it.
         text: The text explained.
         spans: For each token its start and end in `text`, counted in characters; None for a token
-            that stands for no part of the text.
+            that is not part of the text.
         special: For each token whether the tokenizer added it, or it has a special meaning.
         model: The model's name.
         task: What the model does, such as "classification".
         target: The class or token that the explanation is for, if there is one.
         prediction: What the model answered, if it answers.
-        options: Every other option that the explanation was made with. Names are strings, values
-            are what JSON can hold.
-        saturation: For flow, the share of tokens, from 0 to 1, to which the flow is as large as
-            it can be whatever the position. None for other methods.
+        options: Every other option that the explanation was made with, a read-only mapping of
+            names to values that JSON can represent.
+        saturation: For flow, the share of tokens, from 0 to 1, whose flow is the largest that any
+            position could have. None for other methods.
         notes: Warnings, in words.
         grid: For an image, how many rows and columns of patches it was divided into. The tokens
             that are not special are then patches, each named by its row and column: "0,0", "0,1"
             and so on. Its text is empty. None for a text.
-        trace: The graph that the scores were read off, for a page that shows more than the scores.
-            None if there is none, as of a text too long for it.
-        picture: For an image, a small copy of what its patches cover, to show the scores on: a JPEG
-            or PNG file, of no more than 1,000,000 bytes. None if there is none.
-
-    Attributes:
-        tokens: As given, a tuple.
-        scores: As given, float64, read-only.
-        layer_scores: As given, float64, read-only.
-        method: As given.
-        layer: As given.
-        position: As given. `by_unit` and `without_special_tokens` do not change it: it remains an
-            index among the model's tokens, not among `tokens`.
-        text: As given.
-        spans: As given, a tuple.
-        special: As given, a tuple.
-        model: As given.
-        task: As given.
-        target: As given.
-        prediction: As given.
-        options: As given, a read-only mapping. Lists are tuples.
-        saturation: As given.
-        notes: As given, a tuple.
-        grid: As given, a tuple.
-        trace: As given. It is no part of what makes two explanations equal.
-        picture: As given. It is no part of it either.
+        trace: The graph that the scores come from, for a page that shows more than the scores.
+            None if there is none, for example because the text is too long.
+        picture: For an image, a small copy of the area that its patches cover: a JPEG or PNG file
+            of at most 1,000,000 bytes. None if there is none.
 
     Raises:
         OptionError: If an argument has the wrong type, shape, length or range.
@@ -406,7 +385,7 @@ class Explanation:
             trace: Whether the trace is among them, if there is one, and the picture.
 
         Returns:
-            What JSON can hold without loss, with the keys "format" and "version" first.
+            Values that JSON represents without loss, with the keys "format" and "version" first.
         """
         data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         for name, value in vars(self).items():
@@ -422,10 +401,10 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Explanation":
-        """Return the explanation that `to_dict` made a dictionary of.
+        """Return the explanation of a dictionary that `to_dict` returned.
 
         Args:
-            data: The dictionary. Keys that are not known are left alone.
+            data: The dictionary. Unknown keys are ignored.
 
         Returns:
             The explanation.

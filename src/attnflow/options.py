@@ -275,8 +275,8 @@ OPTIONS: Final[list[Option]] = [
         "receptive_field",
         Switch(auto=True),
         "auto",
-        "Divide rollout and flow by what uniform attention over the same mask gives, so that a "
-        "token does not score for being early. auto does so for causal models.",
+        "Divide rollout and flow by what uniform attention over the same mask gives. Otherwise "
+        "early tokens score high in causal models. auto does so for causal models.",
         recorded=True,
     ),
     Option(
@@ -314,7 +314,7 @@ OPTIONS: Final[list[Option]] = [
         "keep_heads",
         Switch(),
         False,
-        "Keep the attention of each head in the trace, so that a page can show single heads. Only "
+        "Keep the attention of each head in the trace, for pages that show single heads. Only "
         "for attention edges of models that read one text.",
         in_data_sets=False,
     ),

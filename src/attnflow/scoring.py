@@ -35,7 +35,7 @@ __all__ = [
     "shares",
 ]
 
-# From this share of saturated tokens on, flow says next to nothing about the position.
+# From this share of saturated tokens on, flow hardly depends on the position.
 SATURATED: Final = 0.95
 # A token with more than this share of the scores, and most of the attention, is named as a sink.
 SINK: Final = 0.5
@@ -387,7 +387,7 @@ class Batch:
                 weights *= inside
             sums = weights.sum(axis=-1)
             if self._gradient:
-                # Where nothing that a position attends to helps the target, it keeps to itself.
+                # A position without any positive gradient attends to itself.
                 empty = (sums <= 0) & real
                 np.einsum("bii->bi", weights)[empty] = 1.0
                 sums[empty] = 1.0
@@ -419,7 +419,7 @@ class Batch:
         near = self._gradient or bool(((np.abs(sums - 1.0) <= ROW_TOLERANCE) | ~self._real).all())
         if not near or not (weights >= 0).all():
             raise AttentionError(
-                f"layer {number} of a text of the batch has rows that are no shares"
+                f"layer {number} of a text of the batch has rows that are not shares of 1"
             )
 
 
@@ -483,7 +483,7 @@ def _notes(
         return tuple(notes)
     sink = max(scored.sinks, key=lambda index: float(scores[index]))
     total = scores.sum()
-    # A position that scores for being the one explained is no sink.
+    # The position explained is not a sink, even if it scores high.
     if sink != scored.position and total > 0 and scores[sink] / total > SINK:
         notes.append(
             f"Token {sink}, {tokens.names[sink]!r}, takes {scores[sink] / total:.0%} of the "
@@ -512,7 +512,7 @@ def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def gradient_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return gradient-weighted attention of shape (n, n) as rows that sum to 1.
 
-    Where nothing that a position attends to helps the target, the position keeps to itself.
+    A position without any positive gradient attends to itself.
 
     Example:
         >>> gradient_rows(np.array([[0.1, 0.3], [0.0, 0.0]]))
@@ -528,7 +528,7 @@ def settled(flow: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round flows to multiples of 2**-40, about 1e-12.
 
     Flow is exact in units of 2**-50, but a row of equal weights is not one of equal units: some get
-    one more than others, so that the row has the right sum. Ranks would tell such weights apart.
+    one more than others, to make the sum of the row exact. Without rounding, ranks would differ.
 
     Example:
         >>> bool(np.ptp(settled(np.array([0.25, 0.25 + 2.0**-50]))) == 0)

@@ -25,7 +25,7 @@ class Tokens:
     Attributes:
         text: The text they are of; empty for an image.
         names: What a reader is shown for each.
-        spans: The place of each in the text; None for a token that is no part of it.
+        spans: The place of each in the text; None for a token that is not part of it.
         special: Whether each was added by the tokenizer, or has a special meaning.
 
     Example:

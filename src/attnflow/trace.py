@@ -1,9 +1,8 @@
-"""Trace: the graph that an explanation was read off, in as little space as a view of it needs.
+"""Trace: the graph behind an explanation, stored compactly for views.
 
-An explanation says what one method found for one position. A reader who wants to see why, or what
-another method says of another position, needs the attention itself. A trace keeps it in whole
-numbers of 16 or 24 bits a weight, which is more than an eye can tell apart, and goes into a file
-compressed.
+An explanation has the scores of one method for one position. A view that shows other methods or
+positions needs the attention itself. A trace keeps it as integers of 16 or 24 bits, and is
+compressed when it is saved.
 """
 
 import base64
@@ -21,14 +20,14 @@ from attnflow import fields
 from attnflow.checks import integer, resolve_residual, strings
 from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph
-from attnflow.uniform import layered_graph, sides
+from attnflow.uniform import layered_graph, sides, uniform_graph
 
 __all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
 
-# More weights than this make no page that is quick to load: 12 layers of 591 tokens.
+# A page with more weights loads slowly: 12 layers of 591 tokens.
 MOST_WEIGHTS: Final = 2**22
 MOST_HEAD_WEIGHTS: Final = 2**22
-# Up to here, exactness costs next to nothing: 12 layers of 209 tokens.
+# Up to this many, weights are kept with more bits: 12 layers of 209 tokens.
 FINE_WEIGHTS: Final = 2**19
 FINE_BITS: Final = 24
 COARSE_BITS: Final = 16
@@ -39,11 +38,11 @@ FEWEST_BITS: Final = 8
 class Trace:
     """The attention graph behind an explanation, and the tokens that are its positions.
 
-    A trace is immutable. Its weights are whole numbers: those of a row are in proportion to each
-    other, and the highest is 2**bits - 1. They have 24 bits in graphs of up to half a million
-    weights, such as 12 layers of 209 tokens, and 16 in larger ones.
+    A trace is immutable, and its arrays are read-only. Its weights are integers: each row is scaled
+    to a maximum of 2**bits - 1. They have 24 bits in graphs of up to half a million weights, such
+    as 12 layers of 209 tokens, and 16 bits in larger ones.
 
-    Args:
+    Attributes:
         tokens: The n tokens that the model was given, special ones included.
         spans: For each token its start and end in the explanation's text, or None.
         special: For each token whether it is a special one.
@@ -58,17 +57,6 @@ class Trace:
         encoder: Of an encoder-decoder, how many layers its encoder has and how many tokens its
             source, the first of all. Its graph is that of `attnflow.encoder_decoder_graph`, in
             which a layer of the decoder is two. None for any other model.
-
-    Attributes:
-        tokens: As given, a tuple.
-        spans: As given, a tuple.
-        special: As given, a tuple.
-        weights: As given, read-only.
-        bits: As given.
-        residual: As given; an array is read-only.
-        mask: As given, read-only.
-        heads: As given, read-only.
-        encoder: As given, a tuple.
 
     Raises:
         OptionError: If an argument has the wrong type, shape or range.
@@ -187,7 +175,7 @@ class Trace:
         )
 
     def first(self, count: int) -> "Trace":
-        """Return the trace of the first tokens, to which no later one makes a difference.
+        """Return the trace of the first tokens, which do not attend to later ones.
 
         Args:
             count: How many. Those of a causal model, or of the target of an encoder-decoder, do not
@@ -239,6 +227,16 @@ class Trace:
         """Return the graph, as exact as the trace is."""
         return layered_graph(self.attention(), residual=self.residual, encoder=self.encoder)
 
+    def uniform(self) -> AttentionGraph:
+        """Return the graph of uniform attention over the same mask.
+
+        Raises:
+            OptionError: If the trace has no mask.
+        """
+        if self.mask is None:
+            raise OptionError("this trace has no mask, so there is no uniform attention over it")
+        return uniform_graph(self.mask, residual=self.residual, encoder=self.encoder)
+
     def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
         """Return the trace as lists, dictionaries, strings and numbers.
 
@@ -248,8 +246,8 @@ class Trace:
                 enough for that. None keeps all.
 
         Returns:
-            What JSON can hold. Weights are text: for each byte of a weight, from the highest down,
-            that byte of every weight; compressed with zlib; in base64.
+            Values that JSON can represent. Weights are text: for each byte of a weight, from the
+            highest down, that byte of every weight; compressed with zlib; in base64.
         """
         room = sys.maxsize if most_bytes is None else most_bytes
         bits, packed = _fitted(self.weights, self.bits, room)
@@ -272,7 +270,7 @@ class Trace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Trace":
-        """Return the trace that `to_dict` made a dictionary of.
+        """Return the trace of a dictionary that `to_dict` returned.
 
         Args:
             data: The dictionary.
@@ -350,10 +348,10 @@ def _check_sides(weights: NDArray[Any], encoder: tuple[int, int]) -> None:
             "fewer layers, two for each layer of the decoder being left, and fewer tokens"
         )
     allowed = sides(layers, count, encoder)
-    # A position that takes nothing from the source keeps to itself.
+    # A position that takes nothing from the source attends to itself.
     allowed[below + 1 :: 2] |= np.eye(count, dtype=np.bool_)
     if weights[~allowed].any():
-        raise OptionError(f"weights has an edge that an encoder-decoder with {encoder} has not")
+        raise OptionError(f"weights has an edge that is not valid for encoder={encoder}")
 
 
 def _codes(weights: NDArray[Any], bits: int) -> NDArray[np.unsignedinteger[Any]]:

@@ -14,7 +14,6 @@ from attnflow.capture import capture_pair
 from attnflow.cli import main
 from attnflow.graph import UNIT, encoder_decoder_graph
 from attnflow.models import Explainer
-from attnflow.uniform import uniform_graph
 from attnflow.view.pieces import pieces
 from tests.support.arcs import flow_of_ortools, layered_arcs
 
@@ -184,11 +183,6 @@ def test_the_trace_gives_the_scores_of_every_method(explainer, options, tmp_path
     place = explained.position
     # A decoder layer ends with the second of its two steps.
     steps = [trace.encoder[0] + 2 * layer - 1 for layer in range(1, trace.depth + 1)]
-    even = (
-        None
-        if trace.mask is None
-        else uniform_graph(trace.mask, residual=trace.residual, encoder=trace.encoder)
-    )
     for method, function in (
         ("rollout", attnflow.attention_rollout),
         ("flow", attnflow.attention_flow),
@@ -196,7 +190,7 @@ def test_the_trace_gives_the_scores_of_every_method(explainer, options, tmp_path
         expected = explainer.explain((SOURCE, TARGET), position=1, method=method, **options)
         scores = function(trace.graph(), positions=[place])[steps, 0]
         if options.get("receptive_field"):
-            scores = scores / function(even, positions=[place])[steps, 0]
+            scores = scores / function(trace.uniform(), positions=[place])[steps, 0]
             scores /= scores.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(scores, expected.layer_scores, atol=1e-6)
 

@@ -59,12 +59,12 @@ def capture(
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
-    Heads are fused as the layers pass, so that the attention of all heads of all layers is never
-    held, unless `heads` is None, `score` is given, or the model does not take part in the attention
-    interface of transformers and its own attention output has to be read (DeBERTa, MPNet).
+    Heads are fused layer by layer. The attention of all heads of all layers is never in memory,
+    unless `heads` is None, `score` is given, or the model does not use the attention interface of
+    transformers and its own attention output is read (DeBERTa, MPNet).
 
-    The model runs in eval mode, so that dropout does not touch the weights, without a cache, and
-    without gradients unless `score` is given. It is left as it was found, also after an exception:
+    The model runs in eval mode, which turns off dropout, without a cache, and without gradients
+    unless `score` is given. Afterwards it is restored, also after an exception:
     attention implementation, train or eval mode, hooks, gradients and gradient flags.
 
     Args:
@@ -270,7 +270,7 @@ def weigh_by_gradient(
                 "them off, as torch.no_grad() does; score needs them"
             )
     # Not backward(), which would leave gradients behind in the parameters. Items do not see each
-    # other, so that the gradient of the sum is each item's own.
+    # other, so the gradient of the sum is each item's own.
     gradients = torch.autograd.grad(values.sum(), layers, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise OptionError(

@@ -62,8 +62,8 @@ def capture_pair(
     """Run an encoder-decoder and capture the attention of every layer.
 
     As `attnflow.capture.capture`: heads are fused as the layers pass, unless `heads` is None or
-    `score` is given; the model runs in eval mode and without a cache, and is left as it was found,
-    also after an exception.
+    `score` is given; the model runs in eval mode and without a cache, and is restored, also
+    after an exception.
 
     `attnflow.graph.encoder_decoder_graph` makes a graph of the result, of one item at a time.
 

@@ -21,8 +21,8 @@ class Recording:
         batch: The number of items that each layer must have.
         tokens: The number of tokens that each layer must have, or None to go by the first layer.
         heads: The head fusion, the index of a head, or None to keep all heads.
-        gradients: Whether to keep the weights as they are, with the graph that made them, so that
-            gradients can be computed. Nothing is fused then.
+        gradients: Whether to keep the weights with their autograd graph, to compute gradients.
+            Nothing is fused then.
 
     Attributes:
         gradients: The same.
@@ -113,7 +113,7 @@ def fuse_heads(weights: torch.Tensor, heads: str | int | None, layer: int) -> to
     """Fuse the heads of a layer.
 
     Rows of the result sum to 1 as nearly as its type allows. In float16 and bfloat16 the rows of a
-    model's attention do not, by rounding alone, so that they are re-normalised in float32.
+    model's attention do not, because of rounding; they are normalised again in float32.
 
     Args:
         weights: Of shape (B, H, n, m).

@@ -1,12 +1,12 @@
 """What an attention layer's output meets: its projection, and the residual it is added to.
 
-Models name these parts as they like, so that they are known by what they do during the forward
+Models name these parts differently, so they are recognised by what they compute in the forward
 pass. The output projection is the first linear layer whose input is what attention returned. The
 residual x is the input of a module around the attention, or of what ran last before it in there (a
 layer norm, where self-attention and cross-attention share a layer), for which x + y, with y the
 projection's output, is what another module gets next, or is part of what the module around returns
-(attention and feed-forward side by side, as in GPT-NeoX). Where nothing fits, there is no guess but
-an error.
+(attention and feed-forward side by side, as in GPT-NeoX). If nothing
+fits, an error is raised.
 """
 
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ class _Pending:
 
 @dataclass(eq=False)
 class EdgeRecording(Recording):
-    """Takes each layer's edges, effective attention or value norms, in the place of its weights.
+    """Takes each layer's edges, effective attention or value norms, instead of its weights.
 
     Args:
         model: The model's name, for errors.
@@ -112,7 +112,7 @@ class EdgeRecording(Recording):
         self.expect(weights, values, output)
 
     def takes_parts(self, items: int) -> bool:
-        """No: what an edge weighs is found once the layer's output goes on, which is whole."""
+        """No: edges are computed from the output of the whole layer."""
         return False
 
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
@@ -202,7 +202,7 @@ class EdgeRecording(Recording):
             rows = effective_rows(weights, values, projection, cross=self.cross)
             fused = fuse_heads(rows, self.heads, layer)
             if self.cross and self.heads is not None:
-                # A head of which nothing is left has no say.
+                # A head without any effective attention is left out.
                 sums = fused.sum(dim=-1, keepdim=True)
                 fused = fused / torch.where(sums > 0, sums, 1.0)
             self.layers.append(fused.to(kind).cpu())

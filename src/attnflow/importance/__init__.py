@@ -1,7 +1,7 @@
 """What a model's answer really depends on: the references that attention is compared with.
 
 A reference changes the input, or follows the gradient, and so measures how much each token matters
-to the answer, whatever the attention says:
+to the answer, without reading the attention:
 
 - `blank_out`: how much the answer's probability changes when a token is replaced;
 - `input_gradient`: how much it changes with the token's embedding;

@@ -1,7 +1,7 @@
 """Running a model on many readings: what it answers, and how sure it is.
 
-Readings of one shape run together, so that nothing is padded, and a reading's answer is the same
-in any company. The model is left as it was found, also after an exception.
+Readings of one shape run together without padding, so an answer does not depend on the batch. The
+model is restored, also after an exception.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def log_odds(explainer: Explainer, readings: list[Reading], logits: Any) -> tupl
         log p / (1 - p), which do not run out of digits where p is nearly 1.
 
     Raises:
-        OptionError: If a target is no class of the model.
+        OptionError: If a target is not a class of the model.
         ModelError: If the logits are not numbers.
     """
     import torch
@@ -270,7 +270,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
             logits = getattr(outputs, "prediction_logits", None)
         if logits is None:
             raise ModelError(f"{type(model).__name__} returns no logits to read an answer from")
-        # In float64, so that a probability of nearly 1 keeps its digits.
+        # In float64: a probability near 1 keeps its digits.
         return (logits if position is None else logits[:, position]).to("cpu", torch.float64)
 
 

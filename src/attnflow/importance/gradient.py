@@ -23,7 +23,7 @@ from attnflow.models.adapter import Reading
 
 __all__ = ["gradient_norm", "gradient_x_input", "input_gradient"]
 
-# A backward pass needs what every layer computed, so that fewer positions run together.
+# A backward pass keeps the activations of every layer, so fewer positions run together.
 GRADIENT_POSITIONS: Final = 512
 
 
@@ -48,7 +48,7 @@ def input_gradient(
     Tokens that come after the position of a causal model get 0: it cannot see them.
 
     Beware of models with layer normalisation, such as BERT, DistilBERT and GPT-2. It subtracts the
-    mean of the dimensions, so that nothing changes if all of them grow alike: **the sum is 0 for
+    mean of the dimensions, so adding a constant to all of them changes nothing: **the sum is 0 for
     every token**, and what is returned is the rounding error of its terms. `gradient_norm` and
     `gradient_x_input` mean something there. Models with RMS normalisation (T5, Llama, Gemma) are
     not concerned.
@@ -157,7 +157,7 @@ def _differentiate(
 
     name = type(explainer.model).__name__
     with torch.inference_mode(False), torch.enable_grad():
-        # Borrowed first, so that no other thread runs the model while it is watched.
+        # Borrowed first: no other thread may run the model while the hooks are set.
         with borrowed(explainer.model, None), _watched(modules) as embeddings:
             logits = run(explainer, readings)
         _check_calls(name, embeddings, explainer.adapter.embedded(readings[0]))
@@ -165,7 +165,7 @@ def _differentiate(
         gradients: Any = [None]
         if odds.requires_grad:
             # Not backward(), which would leave gradients behind in the parameters. Readings do not
-            # see each other, so that the gradient of the sum is each one's own.
+            # see each other, so the gradient of the sum is each one's own.
             gradients = torch.autograd.grad(odds.sum(), embeddings, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise ModelError(

@@ -214,7 +214,7 @@ class Adapter(ABC):
 
     @property
     def multi_label(self) -> bool:
-        """Whether each class has a probability of its own, whatever the others have."""
+        """Whether each class has a probability of its own, independent of the others."""
         problem = getattr(self.model.config, "problem_type", None)
         return bool(problem == "multi_label_classification")
 
@@ -393,7 +393,7 @@ class Adapter(ABC):
         inputs, where = self.stacked(batch, positions)
 
         def chosen(logits: Any, row: int) -> list[int]:
-            # A classifier has one answer, whatever the position.
+            # A classifier has one answer for all positions.
             rows = logits if len(logits) > 1 else [logits[0]] * len(asked[row])
             return [
                 int(row.argmax()) if target is None else target
@@ -463,7 +463,7 @@ class Adapter(ABC):
         logits, targets = ran.logits[row], ran.targets[row]
         if logits is None:
             return [Answer()]
-        # Of a classifier there is one answer, whatever the position.
+        # A classifier has one answer for all positions.
         rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
         return [
             Answer(predict(values, self.label), self.label(target))
@@ -786,7 +786,7 @@ def grouped(lengths: Sequence[tuple[int, ...]], most: int | None = None) -> Iter
 
 
 def smallest(*limits: Any) -> int | None:
-    """Return the smallest of some limits; None and huge numbers are no limits.
+    """Return the smallest of some limits; None and very large numbers are ignored.
 
     Example:
         >>> smallest(512, None, 10**30)

@@ -59,7 +59,7 @@ class Explainer:
 
     Works with encoders, classifiers, causal decoders, encoder-decoders, speech and vision models of
     Hugging Face's transformers. What the model is for is recognised from its class. The model is
-    left as it was found.
+    not changed.
 
     Args:
         model: A model of transformers, in memory.

@@ -533,7 +533,7 @@ def _interpolates(model: Any, size: tuple[int, int]) -> bool:
             f"{type(model).__name__} takes images of {own[0]} x {own[1]} pixels, and its image "
             f"processor returns {size[0]} x {size[1]}; set the processor's size"
         )
-    # DINOv2 fits them by itself.
+    # DINOv2 interpolates without being told.
     return False
 
 
@@ -572,7 +572,7 @@ def _is_one(value: Any) -> bool:
 
 
 def _is_pillow(value: Any) -> bool:
-    # Without the module there is no such image, and it need not be imported to tell.
+    # An image of Pillow implies that the module is imported.
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image)
 
@@ -598,7 +598,7 @@ def _check_image(image: Any, name: str) -> None:
 
 
 def _pillow(module: str) -> Any:
-    # Through importlib, so that Pillow is not needed to check the types.
+    # With importlib, mypy does not need Pillow.
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -293,7 +293,7 @@ class PairAdapter(Adapter):
                 [gradient_rows(layer.double().numpy()) for layer in part]
                 for part in (encoder, decoder)
             )
-            # Where nothing in the source helps the target, a position keeps to itself.
+            # A position without any positive gradient on the source attends to itself.
             cross = [shares(layer.double().numpy()) for layer in cross]
         residual: float | NDArray[np.float64] = options.residual
         if captured.residuals is not None:
