@@ -85,8 +85,11 @@ class Trace:
     def __post_init__(self) -> None:
         count, layers = len(self.tokens), len(self.weights)
         integer(self.bits, "bits", least=FEWEST_BITS, most=FINE_BITS)
-        if not layers:
-            raise OptionError("weights has no layers; expected one or more")
+        if not layers or len(self.spans) != count or len(self.special) != count:
+            raise OptionError(
+                f"there are {layers} layers, {count} tokens, {len(self.spans)} spans and "
+                f"{len(self.special)} special marks; expected layers, and one of each for a token"
+            )
         _check_shape(self.weights, "weights", (layers, count, count))
         _check_rows(self.weights, self.bits, "weights")
         if self.mask is not None:
@@ -99,8 +102,8 @@ class Trace:
         fields.set_fields(
             self,
             tokens=tuple(self.tokens),
-            spans=fields.spans(self.spans, count),
-            special=fields.booleans(self.special, "special", count),
+            spans=tuple(self.spans),
+            special=tuple(self.special),
             weights=fields.read_only(self.weights),
             residual=resolve_residual(self.residual, layers, count),
             mask=None if self.mask is None else fields.read_only(self.mask),
@@ -314,8 +317,8 @@ class Trace:
         weights = _unpacked(data["weights"], size, bits, "weights")
         return cls(
             tokens=tokens,
-            spans=data["spans"],
-            special=data["special"],
+            spans=fields.spans(data["spans"], count, name="trace.spans"),
+            special=fields.booleans(data["special"], "trace.special", count),
             weights=weights.reshape(layers, count, count),
             bits=bits,
             residual=data["residual"],
