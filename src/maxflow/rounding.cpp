@@ -13,7 +13,7 @@ namespace {
 constexpr double one = 1125899906842624.0;  // 2^50
 
 class Rounder {
-public:
+   public:
     explicit Rounder(std::size_t n) : remainders_(n), ordered_(n) {}
 
     void round(const double* weights, Amount* units) {
@@ -42,7 +42,7 @@ public:
         }
     }
 
-private:
+   private:
     // Adds 1 to the units with the `count` largest remainders.
     void round_up(const double* weights, std::size_t count, Amount* units) {
         const std::size_t n = remainders_.size();
@@ -67,8 +67,8 @@ private:
         }
     }
 
-    // Returns the remainder that `count` remainders reach or exceed. They are spread evenly from 0 to
-    // 1 as a rule, so counting them by size leaves few to be ordered.
+    // Returns the remainder that `count` remainders reach or exceed. Most remainders are spread
+    // evenly from 0 to 1, so counting them by size leaves few to be ordered.
     double largest(std::size_t count) {
         const std::size_t n = remainders_.size();
         std::array<std::size_t, sizes> counted{};
