@@ -375,7 +375,8 @@ def to_units(weights: NDArray[np.float64]) -> NDArray[np.int64]:
         array([ True,  True,  True])
     """
     rows = np.ascontiguousarray(weights).reshape(-1, weights.shape[-1])
-    return round_rows(rows).reshape(weights.shape)
+    # NumPy's own int64, which the C++ type may only be equivalent to.
+    return round_rows(rows).reshape(weights.shape).view(np.int64)
 
 
 def add_residual(
