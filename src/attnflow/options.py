@@ -404,7 +404,9 @@ def _check_together(options: Options) -> None:
     if options.keep_heads and edges != "attention":
         raise OptionError(f"keep_heads=True requires edges='attention'; edges is {edges!r}")
     if edges == "gradient" and heads != "mean":
-        raise OptionError(f"heads is {heads!r}, but edges='gradient' is a mean over heads")
+        raise OptionError(
+            f"heads is {heads!r}, but edges='gradient' is a mean over heads; expected 'mean'"
+        )
     if edges == "value_norm":
         if isinstance(heads, str) and heads != "mean":
             raise OptionError(
