@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 
 from attnflow import Explanation
 from attnflow.cli import COMMANDS, main
-from attnflow.options import markdown_table
+from attnflow.options import OPTIONS
 
 HERE = Path(__file__).parent
 # Commands that have subcommands.
@@ -36,6 +36,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
+
+
+def markdown_table() -> str:
+    """Return the options of an explanation as a Markdown table."""
+    rows = [
+        f"| `{option.name}` | `{option.default!r}` | {option.help.replace('|', chr(92) + '|')} |"
+        for option in OPTIONS
+    ]
+    return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def notebook(content: dict[str, Any]) -> str:

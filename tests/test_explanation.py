@@ -127,11 +127,11 @@ def test_it_cannot_be_changed():
         explanation.scores[0] = 1.0
     with pytest.raises(ValueError, match="read-only"):
         explanation.layer_scores[0, 0] = 1.0
-    with pytest.raises(AttributeError, match=r"immutable.*'layer'"):
+    with pytest.raises(AttributeError, match="'layer'"):
         explanation.layer = 2
-    with pytest.raises(AttributeError, match=r"immutable.*'colour'"):
+    with pytest.raises(AttributeError, match="'colour'"):
         explanation.colour = "blue"
-    with pytest.raises(AttributeError, match=r"immutable.*'layer'"):
+    with pytest.raises(AttributeError, match="'layer'"):
         del explanation.layer
     with pytest.raises(TypeError):
         explanation.options["heads"] = "max"
@@ -175,7 +175,7 @@ def test_repr_names_the_method_and_the_highest_tokens(keys):
         ({"layer_scores": [[0.1]]}, r"layer_scores.*\(1, 1\).*\(L, 13\)"),
         ({"layer_scores": [[0.1], [0.1, 0.2]]}, "layer_scores.*array"),
         ({"method": "lime"}, "method(?=.*'lime').*raw.*rollout.*flow"),
-        ({"layer": 0}, "layer.*0.*1.*2"),
+        ({"layer": 0}, "layer.*0.*2"),
         ({"layer": 3}, "layer.*3.*2 layers"),
         ({"layer": True}, "layer.*True"),
         ({"position": -1}, "position.*-1"),
@@ -587,7 +587,7 @@ def test_a_file_says_what_it_is_and_is_standard_json(keys, tmp_path):
         (lambda data: [], "data.*dictionary"),
         (lambda data: {}, "data.*'attnflow.explanation'"),
         (lambda data: data | {"format": "graph"}, "format.*'graph'"),
-        (lambda data: data | {"version": 2}, "version 2.*version 1"),
+        (lambda data: data | {"version": 2}, "version.*2.*1"),
         (lambda data: data | {"version": None}, "version.*None"),
         (lambda data: {k: v for k, v in data.items() if k != "text"}, "'text'"),
         (lambda data: data | {"prediction": {"label": "x"}}, "prediction.*label.*index"),

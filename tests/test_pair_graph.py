@@ -362,11 +362,11 @@ def changed(array, index, value):
         ),
         (
             lambda e, d, c: (c, d, c),
-            "layer 1.*encoder.*4 rows.*5 columns",
+            r"layer 1.*encoder.*\(3, 4, 5\).*square",
         ),
         (
             lambda e, d, c: (e, c, c),
-            "layer 1.*decoder.*4 rows.*5 columns",
+            r"layer 1.*decoder.*\(3, 4, 5\).*square",
         ),
         (
             lambda e, d, c: (e, d, c[0, 0]),
@@ -378,11 +378,11 @@ def changed(array, index, value):
         ),
         (
             lambda e, d, c: (e, d, [c[0], c[1, :, :3]]),
-            "layer 2.*cross.*3 heads.*3 rows.*5 columns.*layer 1.*3 heads.*4 rows.*5 columns",
+            r"layer 2.*cross.*\(3, 3, 5\).*layer 1.*\(3, 4, 5\)",
         ),
         (
             lambda e, d, c: (e, [d[0], d[1, 0]], c),
-            "layer 2.*decoder.*no head.*4 tokens.*layer 1.*3 heads.*4 tokens",
+            r"layer 2.*decoder.*\(4, 4\).*layer 1.*\(3, 4, 4\)",
         ),
         (
             lambda e, d, c: (e, d, np.stack([c, c], axis=1)),

@@ -12,10 +12,12 @@ Example:
     array([0.5625, 0.4375])
 """
 
-from attnflow import view  # noqa: F401 # registers the output formats
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from attnflow import formats
 from attnflow.cancel import limited
 from attnflow.cut import Cut, min_cut
-from attnflow.dataset import run
 from attnflow.errors import (
     AttentionError,
     AttnflowError,
@@ -27,13 +29,16 @@ from attnflow.errors import (
     StoppedError,
     TextError,
 )
-from attnflow.explanation import Explanation
 from attnflow.flow import attention_flow, head_flow, saturation
 from attnflow.graph import AttentionGraph, encoder_decoder_graph
-from attnflow.models import Explainer
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout, head_rollout
 from attnflow.version import __version__
+
+if TYPE_CHECKING:
+    from attnflow.dataset import run
+    from attnflow.explanation import Explanation
+    from attnflow.models import Explainer
 
 __all__ = [
     "AttentionError",
@@ -61,3 +66,28 @@ __all__ = [
     "run",
     "saturation",
 ]
+
+# Imported at the first access, which keeps `import attnflow` fast.
+_LAZY = {
+    "Explainer": "attnflow.models",
+    "Explanation": "attnflow.explanation",
+    "run": "attnflow.dataset",
+}
+
+formats.provide("attnflow.view")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a module of the package, when it is first used."""
+        try:
+            if name in _LAZY:
+                found = getattr(import_module(_LAZY[name]), name)
+            else:
+                found = import_module(f"attnflow.{name}")
+        except ModuleNotFoundError as error:
+            if name in _LAZY or error.name != f"attnflow.{name}":
+                raise
+            raise AttributeError(f"module 'attnflow' has no attribute {name!r}") from None
+        globals()[name] = found
+        return found

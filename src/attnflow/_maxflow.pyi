@@ -8,6 +8,13 @@ from numpy.typing import NDArray
 UNLIMITED: int
 """The capacity of an edge that limits nothing."""
 
+def round_rows(weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rows of weights, C-contiguous of shape (R, n), as integers of the same shape.
+
+    Each row is rounded by largest remainder, to a sum of exactly 2**50. See
+    `attnflow.graph.to_units`. Runs without the GIL.
+    """
+
 def flow(
     capacities: Sequence[NDArray[np.int64]],
     layers: Sequence[int],

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import read_layers, resolve_index
+from attnflow.checks import choice, read_layers, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation, Prediction
@@ -49,7 +49,7 @@ class TextAttention(NamedTuple):
         spans: For each token its start and end in the text, or None.
         special: For each token whether it is a special one.
         model: The name of the model, or of the file.
-        task: What the model is for; "unknown" if nobody said.
+        task: What the model is for; "unknown" by default.
         row: The number of the row that it was kept of, or None.
         id: What names that row.
         places: The positions that have a name: "auto", "cls" and "mask", each a list of indices,
@@ -80,17 +80,17 @@ class TextAttention(NamedTuple):
     special: tuple[bool, ...]
     model: str
     task: str
-    row: int | None
-    id: Any
     places: Mapping[str, Sequence[int]]
-    position: int | None
-    prediction: Prediction | None
-    target: str | None
-    edges: str
-    heads: str | int | None
-    residual: NDArray[np.float64] | None
-    mask: NDArray[np.bool_] | None
     uniform: dict[Any, NDArray[np.float64]]
+    row: int | None = None
+    id: Any = None
+    position: int | None = None
+    prediction: Prediction | None = None
+    target: str | None = None
+    edges: str = "attention"
+    heads: str | int | None = None
+    residual: NDArray[np.float64] | None = None
+    mask: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -100,9 +100,9 @@ class TextAttention(NamedTuple):
 
         Args:
             attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
-            tokens: The n tokens. Words are put together where tokens say how, by "##" before what
-                goes on or by a mark before what begins; otherwise each token is a word. None
-                numbers them.
+            tokens: The n tokens. Tokens form words if they mark it: "##" before a token that
+                continues a word, or a mark before one that begins a word. Otherwise each token is
+                a word. None numbers them.
             name: What stands for the model's name.
 
         Returns:
@@ -134,21 +134,13 @@ class TextAttention(NamedTuple):
             special=tuple(token in (*_ADDED, *_MASKS) for token in names),
             model=name,
             task="unknown",
-            row=None,
-            id=None,
             places={
                 "auto": auto,
                 "cls": classes,
                 "mask": [i for i, token in enumerate(names) if token in _MASKS],
             },
-            position=None,
-            prediction=None,
-            target=None,
-            edges="attention",
-            heads="mean" if stack.head_count is None else None,
-            residual=None,
-            mask=None,
             uniform={},
+            heads="mean" if stack.head_count is None else None,
         )
 
     def __repr__(self) -> str:
@@ -225,15 +217,11 @@ class TextAttention(NamedTuple):
     def _fusion(self, heads: str | int | None, keep_heads: bool) -> str | int:
         if self.heads is None:
             return "mean" if heads is None else heads
-        if heads not in (None, self.heads):
+        if heads not in (None, self.heads) or keep_heads:
+            wanted = "keep_heads is True" if keep_heads else f"heads is {heads!r}"
             raise OptionError(
-                f"heads is {heads!r}, but the heads of this attention are fused already, by "
-                f"{self.heads!r}; others need the model"
-            )
-        if keep_heads:
-            raise OptionError(
-                "keep_heads=True needs the attention of each head, and these are fused, by "
-                f"{self.heads!r}; that needs the model"
+                f"{wanted}, but the heads of this attention are fused, by {self.heads!r}; anything "
+                "else needs the model"
             )
         return self.heads
 
@@ -242,23 +230,16 @@ class TextAttention(NamedTuple):
         count = len(self.tokens)
         if not isinstance(position, str):
             return resolve_index(position, count, "position", "tokens")
-        if position not in POSITIONS:
-            raise OptionError(
-                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
-            )
+        choice(position, "position", POSITIONS, otherwise="an index")
         if position == "last":
             return count - 1
         places = self.places[position]
-        if not places:
+        if not places or (len(places) > 1 and position == "mask"):
             named = "mask" if position == "auto" else position
+            expected = ", ".join(map(str, places)) or f"an index from 0 to {count - 1}"
             raise OptionError(
-                f"position is {position!r}, but the text has no {named} token; give an index from "
-                f"0 to {count - 1}"
-            )
-        if len(places) > 1 and position == "mask":
-            raise OptionError(
-                f"the text has {len(places)} mask tokens; give position as one of "
-                f"{', '.join(map(str, places))}"
+                f"position is {position!r}, but the text has {len(places) or 'no'} {named} tokens; "
+                f"expected {expected}"
             )
         return resolve_index(places[0], count, "position", "tokens")
 

@@ -24,6 +24,7 @@ __all__ = [
     "available_memory",
     "check_memory",
     "choice",
+    "either",
     "integer",
     "invalid",
     "items",
@@ -37,7 +38,6 @@ __all__ = [
     "resolve_position",
     "resolve_positions",
     "resolve_residual",
-    "resolve_start_layer",
     "string",
     "strings",
     "switch",
@@ -58,10 +58,6 @@ _NO_WEIGHTS: Final = (
     "a fused attention kernel such as sdpa or flash attention returns no weights; "
     'load the model with attn_implementation="eager"'
 )
-_LAYER_SHAPES: Final = "(n, n), (H, n, n) or (1, H, n, n)"
-_ARRAY_SHAPES: Final = "(L, n, n), (L, H, n, n) or (L, 1, H, n, n)"
-_CROSS_LAYER_SHAPES: Final = "(m, n), (H, m, n) or (1, H, m, n)"
-_CROSS_ARRAY_SHAPES: Final = "(L, m, n), (L, H, m, n) or (L, 1, H, m, n)"
 
 _LONGEST_VALUE: Final = 60
 
@@ -233,13 +229,12 @@ def choice(value: Any, name: str, choices: Collection[_T], *, otherwise: str = "
         Traceback (most recent call last):
         attnflow.errors.OptionError: method is 'flo'; expected 'raw', 'rollout' or 'flow'
     """
+    given = bool(value) if isinstance(value, np.bool_) else value
     for valid in choices:
-        if isinstance(valid, bool):
-            if isinstance(value, bool | np.bool_) and bool(value) is valid:
-                return valid
-        elif isinstance(value, type(valid)) and not isinstance(value, bool) and value == valid:
+        same = isinstance(given, type(valid)) and isinstance(given, bool) is isinstance(valid, bool)
+        if same and given == valid:
             return valid
-    raise invalid(name, value, _either([*map(repr, choices), *([otherwise] if otherwise else [])]))
+    raise invalid(name, value, either([*map(repr, choices), *([otherwise] if otherwise else [])]))
 
 
 def string(value: Any, name: str) -> str:
@@ -363,8 +358,8 @@ def _with_range(
     return f"{described}, or {otherwise}" if otherwise else described
 
 
-def _either(parts: list[str]) -> str:
-    """Return "a", "a or b", "a, b or c" and so on."""
+def either(parts: list[str]) -> str:
+    """Return "a", "a or b", "a, b or c" and so on, for an error."""
     return " or ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
@@ -445,29 +440,6 @@ def resolve_layers(layers: Any, count: int) -> NDArray[np.int64]:
     )
 
 
-def resolve_start_layer(start_layer: Any, count: int) -> int:
-    """Return the number of the layer where rollout ends, from 0, the input, to L - 1.
-
-    Args:
-        start_layer: The layer; -1 is layer L, -2 the one below.
-        count: The number of layers, L.
-
-    Returns:
-        The layer's number.
-
-    Raises:
-        OptionError: If it is not an integer, or there is no layer above it.
-    """
-    index = integer(start_layer, "start_layer")
-    resolved = index + count + 1 if index < 0 else index
-    if not 0 <= resolved < count:
-        raise OptionError(
-            f"start_layer is {index}, but there are {count} layers and rollout needs one above it: "
-            f"expected 0, the input, to {count - 1}"
-        )
-    return resolved
-
-
 def resolve_position(position: Any, padding: NDArray[np.bool_], name: str = "position") -> int:
     """Return the index of a position or token, from 0 to n - 1.
 
@@ -538,7 +510,7 @@ def resolve_heads(heads: Any, head_count: int | None, name: str = "attentions") 
     """
     if isinstance(heads, str):
         return choice(heads, "heads", HEAD_FUSIONS, otherwise="the index of a head")
-    index = integer(heads, "heads", otherwise=_either([repr(fusion) for fusion in HEAD_FUSIONS]))
+    index = integer(heads, "heads", otherwise=either([repr(fusion) for fusion in HEAD_FUSIONS]))
     if head_count is None:
         raise OptionError(f"heads={index} selects a head, but {name} has no head axis")
     return resolve_index(index, head_count, "heads", "heads")
@@ -745,107 +717,78 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
     Raises:
         AttentionError: If a shape or type is not valid.
     """
-    if attentions is None:
-        raise AttentionError(f"{name} is None: {_NO_WEIGHTS}")
     if isinstance(attentions, list | tuple):
-        arrays = _read_sequence(attentions, name, square)
+        if not attentions:
+            raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {_NO_WEIGHTS}")
+        arrays = [
+            _read_array(item, f"layer {layer} of {name}", name, square, lead=0)
+            for layer, item in enumerate(attentions, 1)
+        ]
     else:
-        arrays = _read_array(attentions, name, square)
-    first = _layer_size(arrays[0], f"layer 1 of {name}", square)
+        _check_type(attentions, name)
+        whole = _read_array(attentions, name, name, square, lead=1)
+        arrays = [whole[layer] for layer in range(whole.shape[0])]
+        if not arrays:
+            raise AttentionError(f"{name} has shape {tuple(whole.shape)}, which has no layers")
+    first = tuple(arrays[0].shape)
     for layer, array in enumerate(arrays, 1):
-        where = f"layer {layer} of {name}"
-        size = _layer_size(array, where, square)
-        if size != first:
-            raise AttentionError(
-                f"{where} has {_describe_size(size, square)}, "
-                f"but layer 1 has {_describe_size(first, square)}; all layers must have one size"
-            )
+        where, shape = f"layer {layer} of {name}", tuple(array.shape)
+        if square and shape[-1] != shape[-2]:
+            raise AttentionError(f"{where} has shape {shape}; expected a square matrix")
+        if 0 in shape:
+            raise AttentionError(f"{where} is empty: its shape is {shape}")
+        if shape != first:
+            raise AttentionError(f"{where} has shape {shape}, but layer 1 has {first}")
         if not _dtype_name(array).startswith(("float", "bfloat", "int", "uint")):
             raise AttentionError(f"{where} has type {_dtype_name(array)}; expected real numbers")
-    return Stack(name, arrays, *first)
+    heads = int(first[0]) if len(first) == 3 else None
+    return Stack(name, arrays, heads, int(first[-2]), int(first[-1]))
 
 
-def _read_sequence(attentions: list[Any] | tuple[Any, ...], name: str, square: bool) -> list[Any]:
-    if not attentions:
-        raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {_NO_WEIGHTS}")
-    missing = [layer for layer, item in enumerate(attentions, 1) if item is None]
-    if missing:
-        raise AttentionError(f"layer {missing[0]} of {name} is None: {_NO_WEIGHTS}")
-    arrays = [_with_shape(item, f"layer {i} of {name}") for i, item in enumerate(attentions, 1)]
-    for layer, array in enumerate(arrays, 1):
-        shape = tuple(array.shape)
-        if len(shape) not in (2, 3, 4):
-            expected = _LAYER_SHAPES if square else _CROSS_LAYER_SHAPES
-            raise AttentionError(f"layer {layer} of {name} has shape {shape}; expected {expected}")
-        if len(shape) == 4 and shape[0] != 1:
-            raise AttentionError(
-                f"layer {layer} of {name} has shape {shape}, a batch of {shape[0]} texts; "
-                f"expected one: select text k with [layer[k] for layer in {name}]"
-            )
-    return [array[0] if len(array.shape) == 4 else array for array in arrays]
-
-
-def _read_array(attentions: Any, name: str, square: bool) -> list[Any]:
-    if hasattr(attentions, "attentions"):
+def _check_type(attentions: Any, name: str) -> None:
+    """Check that an argument is an array, and not the whole output of a model."""
+    kind = type(attentions).__name__
+    if hasattr(attentions, "attentions") or hasattr(attentions, "cross_attentions"):
         raise AttentionError(
-            f"{name} is a {type(attentions).__name__}, the whole output of a model; "
-            "pass its field, output.attentions"
-        )
-    if hasattr(attentions, "cross_attentions"):
-        raise AttentionError(
-            f"{name} is a {type(attentions).__name__}, the whole output of an encoder-decoder; "
-            "pass its fields: encoder_decoder_graph(output.encoder_attentions, "
+            f"{name} is a {kind}, the whole output of a model; pass its field output.attentions, "
+            "or for an encoder-decoder encoder_decoder_graph(output.encoder_attentions, "
             "output.decoder_attentions, output.cross_attentions)"
         )
-    if not hasattr(attentions, "shape") and not hasattr(attentions, "__array__"):
+    arrays = hasattr(attentions, "shape") or hasattr(attentions, "__array__")
+    if attentions is not None and not arrays:
         raise AttentionError(
-            f"{name} is of type {type(attentions).__name__}; expected an array, or a list or tuple "
-            "of one array a layer"
+            f"{name} is of type {kind}; expected an array, or a list or tuple of one array a layer"
         )
-    array = _with_shape(attentions, name)
-    shape = tuple(array.shape)
-    if len(shape) not in (3, 4, 5):
-        expected = _ARRAY_SHAPES if square else _CROSS_ARRAY_SHAPES
-        raise AttentionError(f"{name} has shape {shape}; expected {expected}")
-    if shape[0] == 0:
-        raise AttentionError(f"{name} has shape {shape}, which has no layers")
-    if len(shape) == 5 and shape[1] != 1:
-        raise AttentionError(
-            f"{name} has shape {shape}, a batch of {shape[1]} texts in each layer; "
-            f"expected one: select text k with {name}[:, k]"
-        )
-    if len(shape) == 5:
-        array = array[:, 0]
-    return [array[layer] for layer in range(shape[0])]
 
 
-def _with_shape(value: Any, name: str) -> Any:
-    """Return `value` if it is an array of any library, else the NumPy array made of it."""
-    if hasattr(value, "shape"):
-        return value
+def _read_array(value: Any, where: str, name: str, square: bool, *, lead: int) -> Any:
+    """Return an array of any library, without the axis of a batch of one text.
+
+    The batch axis, if there is one, comes after `lead` axes: 1 for all layers, 0 for one layer.
+    """
+    if value is None:
+        raise AttentionError(f"{where} is None: {_NO_WEIGHTS}")
     try:
-        return np.asarray(value)
+        array = value if hasattr(value, "shape") else np.asarray(value)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise AttentionError(f"{name} cannot be read as an array: {error}") from error
-
-
-def _layer_size(array: Any, where: str, square: bool) -> tuple[int | None, int, int]:
-    """Return the number of heads, None without a head axis, of rows and of columns."""
+        raise AttentionError(f"{where} cannot be read as an array: {error}") from error
     shape = tuple(array.shape)
-    if square and shape[-1] != shape[-2]:
+    axes = len(shape) - lead
+    if axes not in (2, 3, 4):
+        layers, sides = "L, " * lead, "n, n" if square else "m, n"
         raise AttentionError(
-            f"{where} has {shape[-2]} rows and {shape[-1]} columns; "
-            "expected a square matrix, with a row and a column for each token"
+            f"{where} has shape {shape}; expected ({layers}{sides}), ({layers}H, {sides}) or "
+            f"({layers}1, H, {sides})"
         )
-    if 0 in shape:
-        raise AttentionError(f"{where} is empty: its shape is {shape}")
-    return (int(shape[0]) if len(shape) == 3 else None), int(shape[-2]), int(shape[-1])
-
-
-def _describe_size(size: tuple[int | None, int, int], square: bool) -> str:
-    heads, rows, tokens = size
-    sides = f"{tokens} tokens" if square else f"{rows} rows of {tokens} columns"
-    return f"{'no head axis' if heads is None else f'{heads} heads'} and {sides}"
+    if axes < 4:
+        return array
+    if shape[lead] != 1:
+        selection = f"{name}[:, k]" if lead else f"[layer[k] for layer in {name}]"
+        raise AttentionError(
+            f"{where} has shape {shape}, a batch of {shape[lead]} texts; expected one: select "
+            f"text k with {selection}"
+        )
+    return array[:, 0] if lead else array[0]
 
 
 def _dtype_name(array: Any) -> str:
@@ -935,7 +878,7 @@ def _check_weights(weights: NDArray[np.floating[Any]], tolerance: float, places:
 
 
 def _check_left_out(weights: NDArray[np.floating[Any]], tolerance: float, places: _Places) -> None:
-    """Check that the columns left out, those of padded positions, have next to no weight."""
+    """Check that the columns left out, those of padded positions, have almost no weight."""
     sums = weights.sum(axis=2, dtype=np.float64)
     if sums.max() > tolerance:
         head, row = np.unravel_index(sums.argmax(), sums.shape)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attnflow import _maxflow
+from attnflow._maxflow import min_cut as solve_cut
 from attnflow.cancel import check_limits
 from attnflow.checks import resolve_layer, resolve_position
 from attnflow.graph import UNIT, as_graph
@@ -79,7 +79,7 @@ def min_cut(
     source = resolve_position(position, graph.padding, "position")
     sink = resolve_position(token, graph.padding, "token")
     check_limits()
-    value, nodes = _maxflow.min_cut(list(graph.units[:top]), source, sink, check_limits)
+    value, nodes = solve_cut(list(graph.units[:top]), source, sink, check_limits)
     inside = np.zeros((top + 1, graph.tokens), dtype=np.bool_)
     for node in nodes:
         inside[node] = True

@@ -78,12 +78,10 @@ def explain_graph(
             kept = None if trace is None else trace.first(seen)
             ends = [span[1] for span in tokens.spans[:seen] if span is not None]
             text = text[: max(ends, default=0)]
+        recorded = options.recorded(receptive_field=scored.relative)
         given = {
             **details,
-            "options": {
-                **options.recorded(receptive_field=scored.relative),
-                **details.get("options", {}),
-            },
+            "options": {**recorded, **details.get("options", {})},
             "notes": (*finished.notes, *details.get("notes", ())),
         }
         found.append(

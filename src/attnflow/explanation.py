@@ -1,22 +1,24 @@
 """Explanation: scores for the tokens of a text or an image, and how they were made.
 
-An explanation is what `attnflow` found out about one position of one text or image. It is
-immutable, it is stored and read without loss, and it says everything that is needed to make it
-again.
+An explanation is the result for one position of one text or image. It is immutable, can be saved
+and loaded without loss, and records every option that it was made with.
 """
 
 import base64
 import binascii
+import dataclasses
 import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import fields, formats
+from attnflow.checks import choice, integer, invalid, number, string, strings
 from attnflow.correlation import spearman
 from attnflow.errors import OptionError
 from attnflow.options import METHODS
@@ -66,60 +68,41 @@ class Comparison(NamedTuple):
     top_k_overlap: float
 
 
-class Explanation(fields.Frozen):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Explanation:
     """Scores for the tokens of a text or an image, and how they were made.
 
-    Explanations are immutable: arrays are read-only copies, and attributes cannot be set.
+    Explanations are immutable: arrays are read-only copies, lists become tuples, and attributes
+    cannot be set. Two explanations are equal if they differ in `trace` and `picture` only.
 
-    Args:
+    Attributes:
         tokens: The T tokens, as the tokenizer names them.
-        scores: One finite number for each token, shape (T,).
+        scores: One finite number for each token, float64 of shape (T,).
         layer_scores: The same for every layer of the model, lowest first, shape (L, T).
         method: "raw", "rollout" or "flow".
         layer: The layer that `scores` belong to, from 1 to L.
         position: The index of the explained position among the tokens that the model was given.
+            `by_unit` and `without_special_tokens` do not change it.
         text: The text explained.
         spans: For each token its start and end in `text`, counted in characters; None for a token
-            that stands for no part of the text.
+            that is not part of the text.
         special: For each token whether the tokenizer added it, or it has a special meaning.
         model: The model's name.
         task: What the model does, such as "classification".
         target: The class or token that the explanation is for, if there is one.
         prediction: What the model answered, if it answers.
-        options: Every other option that the explanation was made with. Names are strings, values
-            are what JSON can hold.
-        saturation: For flow, the share of tokens, from 0 to 1, to which the flow is as large as
-            it can be whatever the position. None for other methods.
+        options: Every other option that the explanation was made with, a read-only mapping of
+            names to values that JSON can represent.
+        saturation: For flow, the share of tokens, from 0 to 1, whose flow is the largest that any
+            position could have. None for other methods.
         notes: Warnings, in words.
         grid: For an image, how many rows and columns of patches it was divided into. The tokens
             that are not special are then patches, each named by its row and column: "0,0", "0,1"
             and so on. Its text is empty. None for a text.
-        trace: The graph that the scores were read off, for a page that shows more than the scores.
-            None if there is none, as of a text too long for it.
-        picture: For an image, a small copy of what its patches cover, to show the scores on: a JPEG
-            or PNG file, of no more than 1,000,000 bytes. None if there is none.
-
-    Attributes:
-        tokens: As given, a tuple.
-        scores: As given, float64, read-only.
-        layer_scores: As given, float64, read-only.
-        method: As given.
-        layer: As given.
-        position: As given. `by_unit` and `without_special_tokens` do not change it: it remains an
-            index among the model's tokens, not among `tokens`.
-        text: As given.
-        spans: As given, a tuple.
-        special: As given, a tuple.
-        model: As given.
-        task: As given.
-        target: As given.
-        prediction: As given.
-        options: As given, a read-only mapping. Lists are tuples.
-        saturation: As given.
-        notes: As given, a tuple.
-        grid: As given, a tuple.
-        trace: As given. It is no part of what makes two explanations equal.
-        picture: As given. It is no part of it either.
+        trace: The graph that the scores come from, for a page that shows more than the scores.
+            None if there is none, for example because the text is too long.
+        picture: For an image, a small copy of the area that its patches cover: a JPEG or PNG file
+            of at most 1,000,000 bytes. None if there is none.
 
     Raises:
         OptionError: If an argument has the wrong type, shape, length or range.
@@ -144,117 +127,69 @@ class Explanation(fields.Frozen):
         ('[CLS]', 'the', 'keys', '[SEP]')
     """
 
-    __slots__ = (
-        "grid",
-        "layer",
-        "layer_scores",
-        "method",
-        "model",
-        "notes",
-        "options",
-        "picture",
-        "position",
-        "prediction",
-        "saturation",
-        "scores",
-        "spans",
-        "special",
-        "target",
-        "task",
-        "text",
-        "tokens",
-        "trace",
-    )
-
-    tokens: tuple[str, ...]
-    scores: NDArray[np.float64]
-    layer_scores: NDArray[np.float64]
+    model: str
+    task: str
     method: str
     layer: int
     position: int
-    target: str | None
-    prediction: Prediction | None
+    target: str | None = None
+    prediction: Prediction | None = None
     text: str
+    tokens: tuple[str, ...]
+    scores: NDArray[np.float64]
+    layer_scores: NDArray[np.float64]
     spans: tuple[tuple[int, int] | None, ...]
     special: tuple[bool, ...]
-    model: str
-    task: str
-    options: Mapping[str, Any]
-    saturation: float | None
-    notes: tuple[str, ...]
-    grid: tuple[int, int] | None
-    trace: Trace | None
-    picture: bytes | None
+    saturation: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    grid: tuple[int, int] | None = None
+    trace: Trace | None = None
+    picture: bytes | None = None
 
-    def __init__(
-        self,
-        *,
-        tokens: Sequence[str],
-        scores: Any,
-        layer_scores: Any,
-        method: str,
-        layer: int,
-        position: int,
-        text: str,
-        spans: Sequence[tuple[int, int] | None],
-        special: Sequence[bool],
-        model: str,
-        task: str,
-        target: str | None = None,
-        prediction: Prediction | None = None,
-        options: Mapping[str, Any] | None = None,
-        saturation: float | None = None,
-        notes: Sequence[str] = (),
-        grid: tuple[int, int] | None = None,
-        trace: Trace | None = None,
-        picture: bytes | None = None,
-    ) -> None:
-        names = fields.strings(tokens, "tokens")
-        values = fields.numbers(scores, "scores", "(T,)")
-        layers = fields.numbers(layer_scores, "layer_scores", "(L, T)")
-        if values.shape != (len(names),):
+    def __post_init__(self) -> None:
+        tokens = strings(self.tokens, "tokens", allow_empty=True)
+        count = len(tokens)
+        scores = fields.numbers(self.scores, "scores", "(T,)")
+        layer_scores = fields.numbers(self.layer_scores, "layer_scores", "(L, T)")
+        if len(scores) != count:
+            raise OptionError(f"scores has {len(scores)} numbers, but there are {count} tokens")
+        if layer_scores.shape[1] != count:
             raise OptionError(
-                f"scores has {len(values)} numbers, but there are {len(names)} tokens"
+                f"layer_scores has shape {layer_scores.shape}; expected (L, {count}) for {count} "
+                "tokens"
             )
-        if layers.shape[1] != len(names):
-            raise OptionError(
-                f"layer_scores has shape {layers.shape}, but there are {len(names)} tokens: "
-                f"expected (L, {len(names)})"
-            )
-        if fields.string(method, "method") not in METHODS:
-            raise OptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        number = fields.integer(layer, "layer")
-        if not 1 <= number <= len(layers):
-            raise OptionError(
-                f"layer is {number}, but layer_scores has {len(layers)} layers: "
-                f"expected 1 to {len(layers)}"
-            )
-        index = fields.integer(position, "position", 0)
-        source = fields.string(text, "text")
-        flags = fields.booleans(special, "special", len(names))
-        if options is not None and not isinstance(options, Mapping):
-            raise OptionError(f"options must be a dictionary, got {fields.short(options)}")
-        self._set(
-            tokens=names,
-            scores=values,
-            layer_scores=layers,
-            method=method,
-            layer=number,
-            position=index,
-            target=None if target is None else fields.string(target, "target"),
-            prediction=None if prediction is None else _prediction(prediction),
-            text=source,
-            spans=fields.spans(spans, len(names), len(source)),
-            special=flags,
-            model=fields.string(model, "model"),
-            task=fields.string(task, "task"),
-            options=fields.frozen(options or {}, "options"),
-            saturation=None if saturation is None else fields.share(saturation, "saturation"),
-            notes=fields.strings(notes, "notes"),
-            grid=None if grid is None else _grid(grid, names, flags),
-            trace=None if trace is None else _trace(trace, layers, index, len(source)),
-            picture=None if picture is None else _picture(picture, grid),
+        depth = len(layer_scores)
+        if not 1 <= integer(self.layer, "layer") <= depth:
+            raise OptionError(f"layer is {self.layer}, but layer_scores has {depth} layers")
+        text = string(self.text, "text")
+        special = fields.booleans(self.special, "special", count)
+        if not isinstance(self.options, Mapping):
+            raise invalid("options", self.options, "a dictionary")
+        fields.set_fields(
+            self,
+            model=string(self.model, "model"),
+            task=string(self.task, "task"),
+            method=choice(self.method, "method", METHODS),
+            layer=int(self.layer),
+            position=integer(self.position, "position", least=0),
+            target=None if self.target is None else string(self.target, "target"),
+            prediction=None if self.prediction is None else _prediction(self.prediction),
+            text=text,
+            tokens=tokens,
+            scores=scores,
+            layer_scores=layer_scores,
+            spans=fields.spans(self.spans, count, len(text)),
+            special=special,
+            saturation=None if self.saturation is None else _share(self.saturation, "saturation"),
+            options=fields.frozen(self.options, "options"),
+            notes=strings(self.notes, "notes", allow_empty=True),
+            grid=None if self.grid is None else _grid(self.grid, tokens, special),
         )
+        if self.trace is not None:
+            _check_trace(self.trace, depth, self.position, len(text))
+        if self.picture is not None:
+            _check_picture(self.picture, self.grid)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Explanation):
@@ -287,10 +222,7 @@ class Explanation(fields.Frozen):
         Raises:
             OptionError: If `k` is not an integer of 1 or more.
         """
-        return [
-            (self.tokens[i], float(self.scores[i]))
-            for i in self._highest(fields.integer(k, "k", 1))
-        ]
+        return [(self.tokens[i], float(self.scores[i])) for i in self._highest(k)]
 
     def compare(self, other: "Explanation", k: int = 5) -> Comparison:
         """Return how far another explanation of the same tokens agrees with this one.
@@ -307,12 +239,13 @@ class Explanation(fields.Frozen):
         Raises:
             OptionError: If the tokens are not the same, or `k` is not an integer of 1 or more.
         """
-        count = fields.integer(k, "k", 1)
         if not isinstance(other, Explanation):
-            raise OptionError(f"other must be an Explanation, got {type(other).__name__}")
+            raise OptionError(f"other is a {type(other).__name__}; expected an Explanation")
         if self.tokens != other.tokens:
-            raise OptionError(f"other has other tokens: {_difference(self.tokens, other.tokens)}")
-        mine, others = self._highest(count), other._highest(count)
+            raise OptionError(
+                f"other has different tokens: {_difference(self.tokens, other.tokens)}"
+            )
+        mine, others = self._highest(k), other._highest(k)
         common = len(set(mine) & set(others))
         overlap = common / len(mine) if mine else math.nan
         return Comparison(float(spearman(self.scores, other.scores)), overlap)
@@ -419,11 +352,8 @@ class Explanation(fields.Frozen):
             array([[0.25, 0.25, 0.75, 0.75]])
         """
         if self.grid is None:
-            raise OptionError("this is the explanation of a text, and a map is made of an image's")
-        if interpolation not in INTERPOLATIONS:
-            raise OptionError(
-                f"interpolation is {interpolation!r}; expected {' or '.join(INTERPOLATIONS)}"
-            )
+            raise OptionError("map needs the explanation of an image, and this is one of a text")
+        choice(interpolation, "interpolation", INTERPOLATIONS)
         values = np.full(self.grid, np.nan)
         for token, score, special in zip(self.tokens, self.scores, self.special, strict=True):
             if not special:
@@ -433,7 +363,7 @@ class Explanation(fields.Frozen):
             return values
         if isinstance(size, str):
             if size != "image":
-                raise OptionError(f"size is {size!r}; expected (height, width), 'image' or None")
+                raise invalid("size", size, "(height, width), 'image' or None")
             size = self.options.get("image_size")
             if size is None:
                 raise OptionError("size is 'image', but the image's size is not known; give it")
@@ -446,8 +376,7 @@ class Explanation(fields.Frozen):
         Returns:
             The explanation. A page made of it shows its scores, and no other method or position.
         """
-        given = {name: getattr(self, name) for name in self.__slots__}
-        return Explanation(**{**given, "trace": None})
+        return replace(self, trace=None)
 
     def to_dict(self, *, trace: bool = False) -> dict[str, Any]:
         """Return the explanation as lists, dictionaries, strings and numbers.
@@ -456,29 +385,14 @@ class Explanation(fields.Frozen):
             trace: Whether the trace is among them, if there is one, and the picture.
 
         Returns:
-            What JSON can hold without loss, with the keys "format" and "version" first.
+            Values that JSON represents without loss, with the keys "format" and "version" first.
         """
-        data: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": self.model,
-            "task": self.task,
-            "method": self.method,
-            "layer": self.layer,
-            "position": self.position,
-            "target": self.target,
-            "prediction": None if self.prediction is None else self.prediction._asdict(),
-            "text": self.text,
-            "tokens": list(self.tokens),
-            "scores": self.scores.tolist(),
-            "layer_scores": self.layer_scores.tolist(),
-            "spans": [None if span is None else list(span) for span in self.spans],
-            "special": list(self.special),
-            "saturation": self.saturation,
-            "options": fields.thawed(self.options),
-            "notes": list(self.notes),
-            "grid": None if self.grid is None else list(self.grid),
-        }
+        data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        for name, value in vars(self).items():
+            if name not in ("trace", "picture"):
+                data[name] = fields.thawed(value)
+        if self.prediction is not None:
+            data["prediction"] = self.prediction._asdict()
         if trace and self.trace is not None:
             data["trace"] = self.trace.to_dict()
         if trace and self.picture is not None:
@@ -487,10 +401,10 @@ class Explanation(fields.Frozen):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Explanation":
-        """Return the explanation that `to_dict` made a dictionary of.
+        """Return the explanation of a dictionary that `to_dict` returned.
 
         Args:
-            data: The dictionary. Keys that are not known are left alone.
+            data: The dictionary. Unknown keys are ignored.
 
         Returns:
             The explanation.
@@ -499,36 +413,21 @@ class Explanation(fields.Frozen):
             OptionError: If it is not such a dictionary, its version is not known, a key is
                 missing or a value is not valid.
         """
-        if not isinstance(data, Mapping):
-            raise OptionError(
-                f'data must be a dictionary with "format": {FORMAT!r}, got {fields.short(data)}'
-            )
-        if data.get("format") != FORMAT:
-            found = (
-                f"its format is {fields.short(data['format'])}"
-                if "format" in data
-                else "it has none"
-            )
-            raise OptionError(f"data must have the format {FORMAT!r}, but {found}")
-        version = data.get("version")
-        if isinstance(version, bool) or version != VERSION:
-            raise OptionError(
-                f"data has version {fields.short(version)} of {FORMAT!r}; "
-                f"this release of attnflow reads version {VERSION}"
-            )
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
+            found = data.get("format") if isinstance(data, Mapping) else data
+            raise invalid("the format of data", found, f"a dictionary with the format {FORMAT!r}")
+        choice(data.get("version"), "the version of data", (VERSION,))
         # Explanations stored before there were any of images have no grid, and many no trace.
         data = {"grid": None, "trace": None, "picture": None, **data}
-        names = [name for name in cls.__slots__ if name not in data]
-        if names:
-            raise OptionError(f"data lacks {', '.join(repr(name) for name in names)}")
-        given = {name: data[name] for name in cls.__slots__}
+        names = [one.name for one in dataclasses.fields(cls)]
+        missing = [repr(name) for name in names if name not in data]
+        if missing:
+            raise OptionError(f"data has no {', '.join(missing)}")
+        given = {name: data[name] for name in names}
         prediction = given["prediction"]
         if isinstance(prediction, Mapping):
             if set(prediction) != set(Prediction._fields):
-                raise OptionError(
-                    f"prediction must have {', '.join(Prediction._fields)}, "
-                    f"got {fields.short(prediction)}"
-                )
+                raise invalid("prediction", prediction, ", ".join(Prediction._fields))
             given["prediction"] = Prediction(**prediction)
         if isinstance(given["trace"], Mapping):
             given["trace"] = Trace.from_dict(given["trace"])
@@ -672,28 +571,23 @@ class Explanation(fields.Frozen):
         return columns
 
     def _highest(self, k: int) -> list[int]:
-        order: list[int] = np.argsort(-self.scores, kind="stable")[:k].tolist()
+        count = integer(k, "k", least=1)
+        order: list[int] = np.argsort(-self.scores, kind="stable")[:count].tolist()
         return order
 
     def _with(
         self, pieces: Tokens, groups: list[list[int]], options: Mapping[str, Any]
     ) -> "Explanation":
         """Return this explanation with other tokens, whose scores are sums over groups of mine."""
-        given = {name: getattr(self, name) for name in self.__slots__}
-        return Explanation(
-            **{
-                **given,
-                "tokens": pieces.names,
-                "spans": pieces.spans,
-                "special": pieces.special,
-                "options": options,
-                "scores": summed(self.scores, groups),
-                "layer_scores": summed(self.layer_scores, groups),
-            }
+        return replace(
+            self,
+            tokens=pieces.names,
+            spans=pieces.spans,
+            special=pieces.special,
+            options=options,
+            scores=summed(self.scores, groups),
+            layer_scores=summed(self.layer_scores, groups),
         )
-
-
-# Comparison.
 
 
 def _difference(mine: tuple[str, ...], others: tuple[str, ...]) -> str:
@@ -701,9 +595,6 @@ def _difference(mine: tuple[str, ...], others: tuple[str, ...]) -> str:
         return f"{len(others)} of them, not {len(mine)}"
     index = next(i for i in range(len(mine)) if mine[i] != others[i])
     return f"token {index} is {others[index]!r}, not {mine[index]!r}"
-
-
-# Checks of what an explanation is made from.
 
 
 def _grid(value: Any, tokens: Sequence[str], special: Sequence[bool]) -> tuple[int, int]:
@@ -725,45 +616,40 @@ def _area(value: Any) -> Area:
     numbers = value if isinstance(value, tuple) else ()
     valid = len(numbers) == 4 and all(isinstance(number, int | float) for number in numbers)
     if not valid or not (numbers[0] < numbers[2] and numbers[1] < numbers[3]):
-        raise OptionError(
-            f"the option area is {fields.short(value)}; expected top, left, bottom and right"
-        )
+        raise invalid("the option area", value, "top, left, bottom and right")
     top, left, bottom, right = (float(number) for number in numbers)
     return top, left, bottom, right
 
 
 def _prediction(value: Any) -> Prediction:
     if not (isinstance(value, tuple) and len(value) == 3):
-        raise OptionError(f"prediction must be a Prediction, got {fields.short(value)}")
+        raise invalid("prediction", value, "a Prediction")
     label, index, probability = value
     return Prediction(
-        fields.string(label, "prediction.label"),
-        fields.integer(index, "prediction.index"),
-        fields.share(probability, "prediction.probability"),
+        string(label, "prediction.label"),
+        integer(index, "prediction.index"),
+        _share(probability, "prediction.probability"),
     )
 
 
-def _trace(value: Any, layers: NDArray[np.float64], position: int, length: int) -> Trace:
-    if not isinstance(value, Trace):
-        raise OptionError(f"trace must be a Trace, got {fields.short(value)}")
-    if value.depth != len(layers):
-        raise OptionError(
-            f"trace has {value.depth} layers, but layer_scores has {len(layers)}; "
-            "expected the same number"
-        )
-    if position >= len(value.tokens):
-        raise OptionError(f"position is {position}, but trace has {len(value.tokens)} tokens")
-    fields.spans(value.spans, len(value.tokens), length, "trace.spans")
-    return value
+def _share(value: Any, name: str) -> float:
+    return number(value, name, least=0, most=1)
 
 
-def _picture(value: Any, grid: Any) -> bytes:
-    if not isinstance(value, bytes) or not value.startswith(PICTURES):
-        raise OptionError(
-            f"picture must be the bytes of a JPEG or PNG file, got {fields.short(value)}"
-        )
-    if len(value) > MOST_PICTURE:
-        raise OptionError(f"picture has {len(value)} bytes; expected {MOST_PICTURE} or fewer")
+def _check_trace(trace: Any, depth: int, position: int, length: int) -> None:
+    if not isinstance(trace, Trace):
+        raise invalid("trace", trace, "a Trace")
+    if trace.depth != depth:
+        raise OptionError(f"trace has {trace.depth} layers, but layer_scores has {depth}")
+    if position >= len(trace.tokens):
+        raise OptionError(f"position is {position}, but trace has {len(trace.tokens)} tokens")
+    fields.spans(trace.spans, len(trace.tokens), length, "trace.spans")
+
+
+def _check_picture(picture: Any, grid: Any) -> None:
+    if not isinstance(picture, bytes) or not picture.startswith(PICTURES):
+        raise invalid("picture", picture, "the bytes of a JPEG or PNG file")
+    if len(picture) > MOST_PICTURE:
+        raise OptionError(f"picture has {len(picture)} bytes; expected {MOST_PICTURE} or fewer")
     if grid is None:
         raise OptionError("picture is given for a text; expected None, or a grid of patches")
-    return value

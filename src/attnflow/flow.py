@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow import _maxflow
+from attnflow._maxflow import flow as solve_flow
 from attnflow.cancel import check_limits
 from attnflow.checks import integer, resolve_layer, resolve_layers, resolve_positions, switch
 from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_units
@@ -232,7 +232,7 @@ def solve_units(
         StoppedError: If a limit of `attnflow.limited` is reached.
     """
     check_limits()
-    return _maxflow.flow(
+    return solve_flow(
         list(units[: int(tops.max())]),
         tops.tolist(),
         sources.tolist(),

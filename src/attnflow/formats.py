@@ -1,8 +1,9 @@
 """Output formats: one table of the functions that show and write results.
 
 A result, such as an `Explanation`, does not know how it is displayed. `attnflow.view` registers a
-writer for each kind of result and each format when `attnflow` is imported, and the methods of a
-result look their writers up here. Adding an output format is one call of `register`.
+writer for each kind of result and each format. It is imported when the first writer is looked up.
+The methods of a result look their writers up here. Adding an output format is one call of
+`register`.
 
 A format is named by the ending of its files (".svg"), or by what it is made for ("terminal"). The
 writer of an ending takes the result and returns the content of the file.
@@ -10,14 +11,31 @@ writer of an ending takes the result and returns the content of the file.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from attnflow.errors import OptionError
 from attnflow.io.files import write_whole
 
-__all__ = ["check_path", "endings", "register", "render", "save", "without_nan"]
+__all__ = ["check_path", "endings", "provide", "register", "render", "save", "without_nan"]
 
 _WRITERS: dict[tuple[type, str], Callable[..., Any]] = {}
+_PROVIDERS: list[str] = []
+
+
+def provide(module: str) -> None:
+    """Name a module that registers formats. It is imported before the table is first used.
+
+    Args:
+        module: The module's full name.
+    """
+    _PROVIDERS.append(module)
+
+
+def _writers() -> dict[tuple[type, str], Callable[..., Any]]:
+    for module in _PROVIDERS:
+        import_module(module)  # waits for another thread that is importing it
+    return _WRITERS
 
 
 def register(kind: type, name: str, writer: Callable[..., Any]) -> None:
@@ -33,7 +51,7 @@ def register(kind: type, name: str, writer: Callable[..., Any]) -> None:
         >>> render(1 + 2j, ".txt")
         '1.0 + 2.0i'
     """
-    _WRITERS[kind, name] = writer
+    _writers()[kind, name] = writer
 
 
 def endings(kind: type) -> tuple[str, ...]:
@@ -46,7 +64,7 @@ def endings(kind: type) -> tuple[str, ...]:
         The endings, each with its dot.
     """
     return tuple(
-        name for known, name in _WRITERS if name.startswith(".") and issubclass(kind, known)
+        name for known, name in _writers() if name.startswith(".") and issubclass(kind, known)
     )
 
 
@@ -65,10 +83,11 @@ def render(result: object, name: str, *args: Any, **options: Any) -> Any:
     Raises:
         OptionError: If the format is not registered.
     """
+    writers = _writers()
     for kind in type(result).__mro__:
-        if (kind, name) in _WRITERS:
-            return _WRITERS[kind, name](result, *args, **options)
-    known = [name for kind, name in _WRITERS if isinstance(result, kind)]
+        if (kind, name) in writers:
+            return writers[kind, name](result, *args, **options)
+    known = [name for kind, name in writers if isinstance(result, kind)]
     raise OptionError(
         f"a {type(result).__name__} has no format {name!r}; expected {', '.join(known) or 'none'}"
     )

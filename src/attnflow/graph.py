@@ -11,13 +11,14 @@ its layers leaves one of the two sides unchanged.
 Layers count from 1; positions, tokens and heads count from 0.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow._maxflow import UNLIMITED
+from attnflow._maxflow import UNLIMITED, round_rows
 from attnflow.checks import (
     Stack,
     check_memory,
@@ -41,9 +42,6 @@ __all__ = [
 
 # Flow is computed in multiples of this. float64 represents every multiple up to 8 exactly.
 UNIT: Final = 2.0**-50
-
-# How many weights are rounded to units at a time; few enough for the cache.
-_BLOCK: Final = 2**16
 
 
 class AttentionGraph:
@@ -114,7 +112,7 @@ class AttentionGraph:
             raise AttentionError(
                 "attentions is an AttentionGraph already; pass the attention weights themselves"
             )
-        given = attentions if isinstance(attentions, _Pair) else _Single(read_layers(attentions))
+        given = attentions if isinstance(attentions, _Layout) else _single(read_layers(attentions))
         self.layers: Final[int] = given.layers
         self.tokens: Final[int] = given.tokens
         self.heads: Final[str | int] = given.resolve_heads(heads)
@@ -123,7 +121,7 @@ class AttentionGraph:
             residual, self.layers, self.tokens
         )
         self.padding: Final[NDArray[np.bool_]] = resolve_padding(padding, self.tokens)
-        self.passing: Final[NDArray[np.bool_]] = given.passing()
+        self.passing: Final[NDArray[np.bool_]] = given.passing
         self.passing.flags.writeable = False
         check_memory(self.layers, self.tokens)
         self.attention: Final[NDArray[np.float64]] = given.fuse(self.heads, self.padding)
@@ -292,13 +290,12 @@ def encoder_decoder_graph(
                [0.   , 1.   , 0.   ],
                [0.125, 0.375, 0.5  ]])
     """
-    pair = _Pair(
+    pair = _pair(
         read_layers(encoder, "encoder"),
         read_layers(decoder, "decoder"),
         read_layers(cross, "cross", square=False),
         allow_empty,
     )
-    pair.check()
     return AttentionGraph(pair, heads=heads, residual=residual)
 
 
@@ -377,12 +374,9 @@ def to_units(weights: NDArray[np.float64]) -> NDArray[np.int64]:
         >>> units.sum(axis=1) == [2**50, 2**50, 0]
         array([ True,  True,  True])
     """
-    rows = weights.reshape(-1, weights.shape[-1])
-    units = np.empty(rows.shape, dtype=np.int64)
-    step = max(1, _BLOCK // rows.shape[1])
-    for start in range(0, len(rows), step):
-        units[start : start + step] = _round(rows[start : start + step])
-    return units.reshape(weights.shape)
+    rows = np.ascontiguousarray(weights).reshape(-1, weights.shape[-1])
+    # NumPy's own int64, which the C++ type may only be equivalent to.
+    return round_rows(rows).reshape(weights.shape).view(np.int64)
 
 
 def add_residual(
@@ -413,86 +407,23 @@ def add_residual(
     return capacities
 
 
-class _Single(NamedTuple):
-    """The attention of one text, to be laid out as a graph."""
+class _Layout(NamedTuple):
+    """Attention as given, and how it is laid out as a graph.
 
-    stack: Stack
+    `fuse` takes the head fusion and the padding, checks every layer, and returns the fused
+    attention of the graph, float64 of shape (L, n, n).
+    """
 
-    @property
-    def layers(self) -> int:
-        return self.stack.layers
-
-    @property
-    def tokens(self) -> int:
-        return self.stack.tokens
-
-    @property
-    def head_count(self) -> int | None:
-        return self.stack.head_count
-
-    def resolve_heads(self, heads: Any) -> str | int:
-        return resolve_heads(heads, self.head_count)
-
-    def passing(self) -> NDArray[np.bool_]:
-        return np.zeros((self.layers, self.tokens), dtype=np.bool_)
-
-    def fuse(self, heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Check every layer and fuse its heads, one layer at a time to save memory."""
-        fused = np.zeros((self.layers, self.tokens, self.tokens))
-        kept = np.flatnonzero(~padding)
-        for layer in range(self.layers):
-            if len(kept) == self.tokens:
-                fused[layer] = self.stack.fuse_layer(layer, heads)
-            else:
-                fused[layer][np.ix_(kept, kept)] = self.stack.fuse_layer(
-                    layer, heads, rows=kept, columns=kept
-                )
-        return fused
-
-
-class _Pair(NamedTuple):
-    """The attention of an encoder-decoder, to be laid out as one graph."""
-
-    encoder: Stack
-    decoder: Stack
-    cross: Stack
-    allow_empty: bool
-
-    @property
-    def stacks(self) -> tuple[Stack, Stack, Stack]:
-        return self.encoder, self.decoder, self.cross
-
-    @property
-    def layers(self) -> int:
-        return self.encoder.layers + 2 * self.decoder.layers
-
-    @property
-    def tokens(self) -> int:
-        return self.encoder.tokens + self.decoder.tokens
+    stacks: tuple[Stack, ...]
+    layers: int
+    tokens: int
+    passing: NDArray[np.bool_]
+    fuse: Callable[[str | int, NDArray[np.bool_]], NDArray[np.float64]]
 
     @property
     def head_count(self) -> int | None:
         counts = [stack.head_count for stack in self.stacks]
         return None if None in counts else min(count for count in counts if count is not None)
-
-    def check(self) -> None:
-        """Check that the three match."""
-        encoder, decoder, cross = self.stacks
-        if cross.layers != decoder.layers:
-            raise AttentionError(
-                f"cross has {cross.layers} layers, but decoder has {decoder.layers}; "
-                "expected one for each layer of the decoder"
-            )
-        if cross.rows != decoder.tokens:
-            raise AttentionError(
-                f"cross has {cross.rows} rows, but decoder has {decoder.tokens} tokens; "
-                "expected a row for each target token"
-            )
-        if cross.tokens != encoder.tokens:
-            raise AttentionError(
-                f"cross has {cross.tokens} columns, but encoder has {encoder.tokens} tokens; "
-                "expected a column for each source token"
-            )
 
     def resolve_heads(self, heads: Any) -> str | int:
         first, *others = (
@@ -506,89 +437,65 @@ class _Pair(NamedTuple):
             )
         return first
 
-    def passing(self) -> NDArray[np.bool_]:
-        passing = np.zeros((self.layers, self.tokens), dtype=np.bool_)
-        depth, source = self.encoder.layers, self.encoder.tokens
-        passing[:depth, source:] = True
-        passing[depth:, :source] = True
-        return passing
 
-    def fuse(self, heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Check every layer, fuse its heads and put it in its place.
+def _single(stack: Stack) -> _Layout:
+    """Return the layout of the attention of one text."""
+    layers, tokens = stack.layers, stack.tokens
 
-        `padding` is all False: the padding of an encoder-decoder is removed beforehand.
-        """
-        fused = np.zeros((self.layers, self.tokens, self.tokens))
-        depth, source = self.encoder.layers, self.encoder.tokens
+    def fuse(heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
+        fused = np.zeros((layers, tokens, tokens))
+        kept = np.flatnonzero(~padding)
+        for layer in range(layers):
+            if len(kept) == tokens:
+                fused[layer] = stack.fuse_layer(layer, heads)
+            else:
+                part = stack.fuse_layer(layer, heads, rows=kept, columns=kept)
+                fused[layer][np.ix_(kept, kept)] = part
+        return fused
+
+    return _Layout((stack,), layers, tokens, np.zeros((layers, tokens), dtype=np.bool_), fuse)
+
+
+def _pair(encoder: Stack, decoder: Stack, cross: Stack, allow_empty: bool) -> _Layout:
+    """Return the layout of the attention of an encoder-decoder, whose padding was removed."""
+    for what, found, expected, whole in (
+        ("layers", cross.layers, decoder.layers, "decoder"),
+        ("rows", cross.rows, decoder.tokens, "decoder"),
+        ("columns", cross.tokens, encoder.tokens, "encoder"),
+    ):
+        if found != expected:
+            counted = "layers" if what == "layers" else "tokens"
+            raise AttentionError(
+                f"cross has {found} {what}, but {whole} has {expected} {counted}; expected as many"
+            )
+    depth, source = encoder.layers, encoder.tokens
+    layers, tokens = depth + 2 * decoder.layers, source + decoder.tokens
+    passing = np.zeros((layers, tokens), dtype=np.bool_)
+    passing[:depth, source:] = True
+    passing[depth:, :source] = True
+
+    def fuse(heads: str | int, padding: NDArray[np.bool_]) -> NDArray[np.float64]:
+        fused = np.zeros((layers, tokens, tokens))
         for layer in range(depth):
-            fused[layer, :source, :source] = self.encoder.fuse_layer(layer, heads)
-        for layer in range(self.decoder.layers):
+            fused[layer, :source, :source] = encoder.fuse_layer(layer, heads)
+        for layer in range(decoder.layers):
             own = depth + 2 * layer
-            fused[own, source:, source:] = self.decoder.fuse_layer(layer, heads)
-            attended = self._fuse_cross(layer, heads)
+            fused[own, source:, source:] = decoder.fuse_layer(layer, heads)
+            attended = np.zeros((cross.rows, cross.tokens))
+            rows = np.arange(cross.rows)
+            if allow_empty:
+                rows = np.flatnonzero(cross.read(layer).any(axis=(0, 2)))
+            if len(rows):
+                attended[rows] = cross.fuse_layer(layer, heads, rows=rows)
             fused[own + 1, source:, :source] = attended
             np.einsum("ii->i", fused[own + 1])[source:] = ~attended.any(axis=1)
-        np.einsum("lii->li", fused)[self.passing()] = 1.0
+        np.einsum("lii->li", fused)[passing] = 1.0
         return fused
 
-    def _fuse_cross(self, layer: int, heads: str | int) -> NDArray[np.float64]:
-        """Return the cross-attention of a layer, of shape (m, n), with rows of zeros if allowed."""
-        if not self.allow_empty:
-            return self.cross.fuse_layer(layer, heads)
-        fused = np.zeros((self.cross.rows, self.cross.tokens))
-        rows = np.flatnonzero(self.cross.read(layer).any(axis=(0, 2)))
-        if len(rows):
-            fused[rows] = self.cross.fuse_layer(layer, heads, rows=rows)
-        return fused
+    return _Layout((encoder, decoder, cross), layers, tokens, passing, fuse)
 
 
 def _describe_residual(residual: float | NDArray[np.float64]) -> str:
     if isinstance(residual, float):
         return repr(residual)
     return f"array of shape {residual.shape}"
-
-
-def _round(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round rows of weights, of shape (R, n), to whole units by largest remainder."""
-    remainder = weights * (1 / UNIT)
-    units = np.floor(remainder)
-    remainder -= units  # from 0 to 1, exactly
-    # Sums of integers below 2**53 are exact in float64.
-    sums = units.sum(axis=1)
-    missing = np.where(sums > 0, 1 / UNIT - sums, 0.0)
-    # How far the sum of the weights is from 1, in units. If that is less than 1, the row has enough
-    # weights to round up.
-    off = remainder.sum(axis=1) - missing
-    far = np.flatnonzero((np.abs(off) > 0.75) & (sums > 0))
-    if len(far):
-        units[far] = _round(weights[far] / (1 + off[far] * UNIT)[:, None])
-        missing[far] = 0.0
-    units += _largest(remainder, missing.astype(np.int64), weights)
-    return units
-
-
-def _largest(
-    values: NDArray[np.float64],
-    count: NDArray[np.int64],
-    others: NDArray[np.float64] | None = None,
-) -> NDArray[np.bool_]:
-    """Return where the `count` largest values of each row are.
-
-    Of equal values, those with the largest `others` are taken, which are 0 or more; and of these,
-    the first.
-    """
-    # The smallest value to be taken from each row.
-    place = values.shape[1] - np.maximum(count, 1)
-    least = np.sort(values, axis=1)[np.arange(len(values)), place]
-    least = np.where(count > 0, least, np.inf)[:, None]
-    chosen = values >= least
-    tied = np.flatnonzero(np.count_nonzero(chosen, axis=1) > count)
-    if len(tied):
-        above, equal = values[tied] > least[tied], values[tied] == least[tied]
-        left = count[tied] - np.count_nonzero(above, axis=1)
-        if others is None:
-            equal &= np.cumsum(equal, axis=1) <= left[:, None]
-        else:
-            equal = _largest(np.where(equal, others[tied], -1.0), left)
-        chosen[tied] = above | equal
-    return chosen

@@ -11,16 +11,13 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-import numpy as np
-
+from attnflow.checks import HEAD_FUSIONS, choice, either, integer, invalid, number
 from attnflow.errors import OptionError
 
 __all__ = [
     "EDGES",
-    "FUSIONS",
     "METHODS",
     "OPTIONS",
     "POSITIONS",
@@ -32,16 +29,12 @@ __all__ = [
     "Option",
     "Options",
     "Switch",
-    "document",
-    "json_schema",
-    "markdown_table",
     "sign",
 ]
 
 METHODS: Final = ("raw", "rollout", "flow")
 EDGES: Final = ("attention", "gradient", "effective", "value_norm")
 POSITIONS: Final = ("auto", "cls", "mask", "last")
-FUSIONS: Final = ("mean", "max", "min", "sum")
 UNITS: Final = ("tokens", "words", "sentences")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -52,31 +45,37 @@ _LARGEST: Final = 1_000_000
 _LONGEST: Final = 200
 
 
-def _is_index(value: Any) -> bool:
-    integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return integer and abs(int(value)) <= _LARGEST
-
-
-class Kind(Protocol):
+class Kind:
     """What values an option takes."""
 
     @property
     def accepted(self) -> str:
         """The accepted values, in words."""
+        raise NotImplementedError
 
-    def check(self, value: Any, name: str) -> Any:
-        """Return the value in plain Python types, or raise an `OptionError` that names it."""
-
-    def parse(self, text: str) -> Any:
-        """Return the value that a text of the command line stands for."""
+    def read(self, value: Any) -> Any:
+        """Return the value in plain Python types, or raise a `ValueError`."""
+        raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the values."""
+        raise NotImplementedError
+
+    def check(self, value: Any, name: str) -> Any:
+        """Return the value in plain Python types, or raise an `OptionError` that names it."""
+        try:
+            return self.read(value)
+        except ValueError:
+            raise invalid(name, value, self.accepted) from None
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a text of the command line stands for. `check` comes later."""
+        return text
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of some names, or, where `index` says what it counts, an integer.
+class Choice(Kind):
+    """One of some names, or an integer.
 
     Attributes:
         names: The names.
@@ -92,32 +91,22 @@ class Choice:
 
     @property
     def accepted(self) -> str:
-        """The accepted values, in words."""
-        parts = [*self.names, *filter(None, (self.other, self.index))]
-        return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+        return either([*self.names, *filter(None, (self.other, self.index))])
 
-    def check(self, value: Any, name: str) -> Any:
-        """Return the value, or raise an `OptionError`."""
+    def read(self, value: Any) -> Any:
         if value is None and self.none:
             return None
         if isinstance(value, str):
             if value in self.names or (self.other and 1 <= len(value) <= _LONGEST):
                 return value
-        elif self.index and _is_index(value):
-            return int(value)
-        raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+        elif self.index:
+            return integer(value, "index", least=-_LARGEST, most=_LARGEST)
+        raise ValueError
 
-    def parse(self, text: str) -> int | str:
-        """Return an integer where one is accepted and given, else the text."""
-        if self.index:
-            try:
-                return int(text)
-            except ValueError:
-                pass
-        return text
+    def parse(self, text: str) -> Any:
+        return _parsed(text, int) if self.index else text
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the values."""
         parts: list[dict[str, Any]] = []
         if self.other:
             parts.append({"type": "string", "minLength": 1, "maxLength": _LONGEST})
@@ -131,35 +120,27 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Kind):
     """True or False, or "auto" where `auto` is set."""
 
     auto: bool = False
 
     @property
     def accepted(self) -> str:
-        """The accepted values, in words."""
         return "'auto', True or False" if self.auto else "True or False"
 
-    def check(self, value: Any, name: str) -> bool | str:
-        """Return the value, or raise an `OptionError`."""
-        if isinstance(value, bool | np.bool_):
-            return bool(value)
-        if self.auto and isinstance(value, str) and value == "auto":
-            return value
-        raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
+    def read(self, value: Any) -> bool | str:
+        return choice(value, "switch", ("auto", True, False) if self.auto else (True, False))
 
     def parse(self, text: str) -> bool | str:
-        """Return what "on", "off" or "auto" stands for."""
         return {"on": True, "off": False}.get(text, text)
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the values."""
         return {"enum": ["auto", True, False]} if self.auto else {"type": "boolean"}
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Kind):
     """A number from `low` to `high`."""
 
     low: float
@@ -167,58 +148,45 @@ class Number:
 
     @property
     def accepted(self) -> str:
-        """The accepted values, in words."""
         return f"a number from {self.low:g} to {self.high:g}"
 
-    def check(self, value: Any, name: str) -> float:
-        """Return the value, or raise an `OptionError`."""
-        number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-        if not number or not self.low <= float(value) <= self.high:
-            raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
-        return float(value)
+    def read(self, value: Any) -> float:
+        return number(value, "number", least=self.low, most=self.high)
 
-    def parse(self, text: str) -> float | str:
-        """Return the number, or the text if it is not one."""
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    def parse(self, text: str) -> Any:
+        return _parsed(text, float)
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the values."""
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
 @dataclass(frozen=True)
-class Integer:
+class Integer(Kind):
     """An integer other than 0 that counts layers from 1, or from the end if it is negative."""
 
     @property
     def accepted(self) -> str:
-        """The accepted values, in words."""
         return "an integer from 1, or a negative one, which counts from the end"
 
-    def check(self, value: Any, name: str) -> int:
-        """Return the value, or raise an `OptionError`."""
-        if not _is_index(value) or value == 0:
-            raise OptionError(f"{name} is {value!r}; expected {self.accepted}")
-        return int(value)
+    def read(self, value: Any) -> int:
+        found = integer(value, "integer", least=-_LARGEST, most=_LARGEST)
+        if found == 0:
+            raise ValueError
+        return found
 
-    def parse(self, text: str) -> int | str:
-        """Return the integer, or the text if it is not one."""
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    def parse(self, text: str) -> Any:
+        return _parsed(text, int)
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the values."""
-        return {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": _LARGEST},
-                {"type": "integer", "minimum": -_LARGEST, "maximum": -1},
-            ]
-        }
+        ranges = ((1, _LARGEST), (-_LARGEST, -1))
+        return {"anyOf": [{"type": "integer", "minimum": a, "maximum": b} for a, b in ranges]}
+
+
+def _parsed(text: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True)
@@ -258,10 +226,7 @@ OPTIONS: Final[list[Option]] = [
         "How edges become scores: raw attention, attention rollout or attention flow.",
     ),
     Option(
-        "layer",
-        Integer(),
-        -1,
-        "The layer whose embedding is explained, from 1; -1 is the last.",
+        "layer", Integer(), -1, "The layer whose embedding is explained, from 1; -1 is the last."
     ),
     Option(
         "position",
@@ -292,7 +257,7 @@ OPTIONS: Final[list[Option]] = [
     ),
     Option(
         "heads",
-        Choice(FUSIONS, index="the index of a head"),
+        Choice(HEAD_FUSIONS, index="the index of a head"),
         "mean",
         "How heads are fused: mean, max, min, sum, or the index of one head. Gradient edges are "
         "the mean over heads. Value norms combine all heads, or take the one given.",
@@ -310,8 +275,8 @@ OPTIONS: Final[list[Option]] = [
         "receptive_field",
         Switch(auto=True),
         "auto",
-        "Divide rollout and flow by what uniform attention over the same mask gives, so that a "
-        "token does not score for being early. auto does so for causal models.",
+        "Divide rollout and flow by what uniform attention over the same mask gives. Otherwise "
+        "early tokens score high in causal models. auto does so for causal models.",
         recorded=True,
     ),
     Option(
@@ -349,7 +314,7 @@ OPTIONS: Final[list[Option]] = [
         "keep_heads",
         Switch(),
         False,
-        "Keep the attention of each head in the trace, so that a page can show single heads. Only "
+        "Keep the attention of each head in the trace, for pages that show single heads. Only "
         "for attention edges of models that read one text.",
         in_data_sets=False,
     ),
@@ -408,11 +373,9 @@ class Options(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        given = (f"{name}={self[name]!r}" for name in self if self[name] != _default(name))
+        defaults = {option.name: option.default for option in OPTIONS}
+        given = (f"{name}={self[name]!r}" for name in self if self[name] != defaults[name])
         return f"Options({', '.join(given)})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _options_of, (dict(self),)
 
     def replace(self, **changed: Any) -> Options:
         """Return these options with some changed."""
@@ -435,62 +398,29 @@ class Options(Mapping[str, Any]):
         return values
 
 
-def _options_of(values: dict[str, Any]) -> Options:
-    return Options(**values)
-
-
-def _default(name: str) -> Any:
-    return next(option.default for option in OPTIONS if option.name == name)
-
-
 def _check_together(options: Options) -> None:
-    """Refuse options that edges settle by themselves."""
+    """Refuse options that edges determine by themselves."""
     edges, heads = options.edges, options.heads
     if options.keep_heads and edges != "attention":
         raise OptionError(f"keep_heads=True requires edges='attention'; edges is {edges!r}")
     if edges == "gradient" and heads != "mean":
         raise OptionError(
-            f"heads is {heads!r}, but edges='gradient' is the mean over heads of relu(dy/dA * A); "
-            "expected 'mean'"
+            f"heads is {heads!r}, but edges='gradient' is a mean over heads; expected 'mean'"
         )
     if edges == "value_norm":
         if isinstance(heads, str) and heads != "mean":
             raise OptionError(
-                f"heads is {heads!r}, but edges='value_norm' adds the vectors of all heads before "
-                "it takes their norm; expected 'mean', which combines all heads, or the index of "
-                "one"
+                f"heads is {heads!r}, but edges='value_norm' combines the vectors of all heads; "
+                "expected 'mean', or the index of one head"
             )
         if options.residual != 0.5:
             raise OptionError(
-                f"residual is {options.residual!r}, but edges='value_norm' measures the residual's "
-                "share; leave it out"
+                f"residual is {options.residual!r}, but edges='value_norm' measures it; leave it "
+                "out"
             )
 
 
 # ---- What is made from the table -----------------------------------------------------------------
-
-
-def json_schema() -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each option, by name."""
-    return {option.name: option.json_schema() for option in OPTIONS}
-
-
-def markdown_table() -> str:
-    """Return the options as a Markdown table, for the documentation."""
-    rows = [
-        f"| `{option.name}` | `{option.default!r}` | {option.help.replace('|', chr(92) + '|')} |"
-        for option in OPTIONS
-    ]
-    return "\n".join(["| option | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
-
-
-def document(text: str) -> str:
-    """Return a docstring in which every option stands in place of the line ``**options: ...``."""
-
-    def entries(match: re.Match[str]) -> str:
-        return "".join(f"{match[1]}{option.name}: {option.help}\n" for option in OPTIONS)
-
-    return re.sub(r"^( *)\*\*options:.*\n", entries, text, flags=re.MULTILINE)
 
 
 def sign(function: Function) -> Function:
@@ -513,5 +443,11 @@ def sign(function: Function) -> Function:
     function.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*first, *named]
     )
-    function.__doc__ = document(function.__doc__ or "")
+
+    def entries(match: re.Match[str]) -> str:
+        return "".join(f"{match[1]}{option.name}: {option.help}\n" for option in OPTIONS)
+
+    # Every option takes the place of the line ``**options: ...``.
+    documented = re.sub(r"^( *)\*\*options:.*\n", entries, function.__doc__ or "", flags=re.M)
+    function.__doc__ = documented
     return function

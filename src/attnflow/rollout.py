@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_layer, resolve_positions, resolve_start_layer
+from attnflow.checks import resolve_index, resolve_layer, resolve_positions
+from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph, as_graph, head_capacities
 
 __all__ = ["attention_rollout", "head_rollout"]
@@ -58,7 +59,12 @@ def attention_rollout(
         array([[0.5625, 0.4375]])
     """
     graph = as_graph(attentions, heads, residual)
-    bottom = resolve_start_layer(start_layer, graph.layers)
+    # Layer 0 is the input.
+    bottom = resolve_index(start_layer, graph.layers + 1, "start_layer", "layers with the input")
+    if bottom == graph.layers:
+        raise OptionError(
+            f"start_layer is {start_layer}, the last layer; expected 0, the input, to {bottom - 1}"
+        )
     rows = resolve_positions(positions, graph.padding)
     if len(rows) * (graph.layers - bottom) < 2 * graph.tokens:
         return _top_down(graph, bottom, rows)

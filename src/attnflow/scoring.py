@@ -35,7 +35,7 @@ __all__ = [
     "shares",
 ]
 
-# From this share of saturated tokens on, flow says next to nothing about the position.
+# From this share of saturated tokens on, flow hardly depends on the position.
 SATURATED: Final = 0.95
 # A token with more than this share of the scores, and most of the attention, is named as a sink.
 SINK: Final = 0.5
@@ -115,7 +115,11 @@ class Scorer:
     ) -> None:
         self.graph: Final = graph
         self._mask = mask
-        self._sizes = None if sizes is None or all(size == 1 for size in sizes) else list(sizes)
+        # The first position of each token, if any token has several.
+        self._starts: NDArray[np.int64] | None = None
+        if sizes is not None and max(sizes) > 1:
+            every = [*sizes, *[1] * (graph.tokens - sum(sizes))]
+            self._starts = np.cumsum([0, *every[:-1]])
         self._uniform: Uniform = {} if uniform is None else uniform
         self._threads = num_threads
         self._steps: list[tuple[int, ...]]
@@ -208,7 +212,7 @@ class Scorer:
         if self.graph.encoder is None:
             return (int(np.argmax(received)),)
         source = self.graph.encoder[1]
-        by_token = self._added(received[:source], self._sizes)
+        by_token = self._added(received[:source])
         found = [int(np.argmax(by_token))]
         target = received[source:]
         if target.max() > 0:
@@ -225,9 +229,8 @@ class Scorer:
         positions: Sequence[int],
         relative: bool,
     ) -> NDArray[np.float64]:
-        sizes = self._all_sizes()
         if not relative or method == "raw":
-            return self._added(scores, sizes)
+            return self._added(scores)
         uniform = _uniform_scores(
             self.mask,
             self.graph.residual,
@@ -238,30 +241,21 @@ class Scorer:
             steps=self._steps,
             num_threads=self._threads,
         )
-        return _relative_to(self._added(uniform, sizes), self._added(scores, sizes))
+        return _relative_to(self._added(uniform), self._added(scores))
 
-    def _all_sizes(self) -> list[int] | None:
-        if self._sizes is None:
-            return None
-        return [*self._sizes, *[1] * (self.graph.tokens - sum(self._sizes))]
-
-    def _added(
-        self, values: NDArray[np.float64], sizes: Sequence[int] | None
-    ) -> NDArray[np.float64]:
-        """Add up the positions of each token."""
-        if sizes is None:
+    def _added(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the positions of each token; the last axis may have the first ones only."""
+        if self._starts is None:
             return values
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        starts = self._starts[self._starts < values.shape[-1]]
         result: NDArray[np.float64] = np.add.reduceat(values, starts, axis=-1)
         return result
 
     def token(self, position: int) -> int:
         """Return the token that a position of the graph belongs to."""
-        sizes = self._all_sizes()
-        if sizes is None:
+        if self._starts is None:
             return position
-        ends = np.cumsum(sizes)
-        return int(np.searchsorted(ends, position, side="right"))
+        return int(np.searchsorted(self._starts, position, side="right")) - 1
 
 
 class Batch:
@@ -393,7 +387,7 @@ class Batch:
                 weights *= inside
             sums = weights.sum(axis=-1)
             if self._gradient:
-                # Where nothing that a position attends to helps the target, it keeps to itself.
+                # A position without any positive gradient attends to itself.
                 empty = (sums <= 0) & real
                 np.einsum("bii->bi", weights)[empty] = 1.0
                 sums[empty] = 1.0
@@ -425,7 +419,7 @@ class Batch:
         near = self._gradient or bool(((np.abs(sums - 1.0) <= ROW_TOLERANCE) | ~self._real).all())
         if not near or not (weights >= 0).all():
             raise AttentionError(
-                f"layer {number} of a text of the batch has rows that are no shares"
+                f"layer {number} of a text of the batch has rows that are not shares of 1"
             )
 
 
@@ -489,7 +483,7 @@ def _notes(
         return tuple(notes)
     sink = max(scored.sinks, key=lambda index: float(scores[index]))
     total = scores.sum()
-    # A position that scores for being the one explained is no sink.
+    # The position explained is not a sink, even if it scores high.
     if sink != scored.position and total > 0 and scores[sink] / total > SINK:
         notes.append(
             f"Token {sink}, {tokens.names[sink]!r}, takes {scores[sink] / total:.0%} of the "
@@ -518,7 +512,7 @@ def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def gradient_rows(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return gradient-weighted attention of shape (n, n) as rows that sum to 1.
 
-    Where nothing that a position attends to helps the target, the position keeps to itself.
+    A position without any positive gradient attends to itself.
 
     Example:
         >>> gradient_rows(np.array([[0.1, 0.3], [0.0, 0.0]]))
@@ -534,7 +528,7 @@ def settled(flow: NDArray[np.float64]) -> NDArray[np.float64]:
     """Round flows to multiples of 2**-40, about 1e-12.
 
     Flow is exact in units of 2**-50, but a row of equal weights is not one of equal units: some get
-    one more than others, so that the row has the right sum. Ranks would tell such weights apart.
+    one more than others, to make the sum of the row exact. Without rounding, ranks would differ.
 
     Example:
         >>> bool(np.ptp(settled(np.array([0.25, 0.25 + 2.0**-50]))) == 0)

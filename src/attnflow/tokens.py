@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.errors import OptionError
+from attnflow.checks import choice
 from attnflow.segment import clusters, sentences, words
 
 __all__ = ["Span", "Tokens", "summed"]
@@ -25,7 +25,7 @@ class Tokens:
     Attributes:
         text: The text they are of; empty for an image.
         names: What a reader is shown for each.
-        spans: The place of each in the text; None for a token that is no part of it.
+        spans: The place of each in the text; None for a token that is not part of it.
         special: Whether each was added by the tokenizer, or has a special meaning.
 
     Example:
@@ -80,8 +80,7 @@ class Tokens:
         """
         if units == "tokens":
             return self, [[i] for i in range(len(self))]
-        if units not in ("words", "sentences"):
-            raise OptionError(f"units is {units!r}; expected tokens, words or sentences")
+        choice(units, "units", ("tokens", "words", "sentences"))
         numbers = words(self.text) if units == "words" else sentences(self.text)
         groups, spans = _grouped(self, numbers, alone=units == "words")
         names = []

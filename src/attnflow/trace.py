@@ -1,45 +1,48 @@
-"""Trace: the graph that an explanation was read off, in as little space as a view of it needs.
+"""Trace: the graph behind an explanation, stored compactly for views.
 
-An explanation says what one method found for one position. A reader who wants to see why, or what
-another method says of another position, needs the attention itself. A trace keeps it in whole
-numbers of 16 or 24 bits a weight, which is more than an eye can tell apart, and goes into a file
-compressed.
+An explanation has the scores of one method for one position. A view that shows other methods or
+positions needs the attention itself. A trace keeps it as integers of 16 or 24 bits, and is
+compressed when it is saved.
 """
 
 import base64
 import binascii
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import fields
+from attnflow.checks import integer, resolve_residual, strings
 from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph
 from attnflow.uniform import layered_graph, sides, uniform_graph
 
 __all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
 
-# More weights than this make no page that is quick to load: 12 layers of 591 tokens.
+# A page with more weights loads slowly: 12 layers of 591 tokens.
 MOST_WEIGHTS: Final = 2**22
 MOST_HEAD_WEIGHTS: Final = 2**22
-# Up to here, exactness costs next to nothing: 12 layers of 209 tokens.
+# Up to this many, weights are kept with more bits: 12 layers of 209 tokens.
 FINE_WEIGHTS: Final = 2**19
 FINE_BITS: Final = 24
 COARSE_BITS: Final = 16
 FEWEST_BITS: Final = 8
 
 
-class Trace(fields.Frozen):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Trace:
     """The attention graph behind an explanation, and the tokens that are its positions.
 
-    A trace is immutable. Its weights are whole numbers: those of a row are in proportion to each
-    other, and the highest is 2**bits - 1. They have 24 bits in graphs of up to half a million
-    weights, such as 12 layers of 209 tokens, and 16 in larger ones.
+    A trace is immutable, and its arrays are read-only. Its weights are integers: each row is scaled
+    to a maximum of 2**bits - 1. They have 24 bits in graphs of up to half a million weights, such
+    as 12 layers of 209 tokens, and 16 bits in larger ones.
 
-    Args:
+    Attributes:
         tokens: The n tokens that the model was given, special ones included.
         spans: For each token its start and end in the explanation's text, or None.
         special: For each token whether it is a special one.
@@ -55,17 +58,6 @@ class Trace(fields.Frozen):
             source, the first of all. Its graph is that of `attnflow.encoder_decoder_graph`, in
             which a layer of the decoder is two. None for any other model.
 
-    Attributes:
-        tokens: As given, a tuple.
-        spans: As given, a tuple.
-        special: As given, a tuple.
-        weights: As given, read-only.
-        bits: As given.
-        residual: As given; an array is read-only.
-        mask: As given, read-only.
-        heads: As given, read-only.
-        encoder: As given, a tuple.
-
     Raises:
         OptionError: If an argument has the wrong type, shape or range.
 
@@ -80,91 +72,42 @@ class Trace(fields.Frozen):
                 [0.25, 0.75]]])
     """
 
-    __slots__ = (
-        "bits",
-        "encoder",
-        "heads",
-        "mask",
-        "residual",
-        "spans",
-        "special",
-        "tokens",
-        "weights",
-    )
-
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int] | None, ...]
     special: tuple[bool, ...]
     weights: NDArray[np.unsignedinteger[Any]]
     bits: int
     residual: float | NDArray[np.float64]
-    mask: NDArray[np.bool_] | None
-    heads: NDArray[np.uint16] | None
-    encoder: tuple[int, int] | None
+    mask: NDArray[np.bool_] | None = None
+    heads: NDArray[np.unsignedinteger[Any]] | None = None
+    encoder: tuple[int, int] | None = None
 
-    def __init__(
-        self,
-        *,
-        tokens: Sequence[str],
-        spans: Sequence[tuple[int, int] | None],
-        special: Sequence[bool],
-        weights: NDArray[np.unsignedinteger[Any]],
-        bits: int,
-        residual: float | NDArray[np.float64],
-        mask: NDArray[np.bool_] | None = None,
-        heads: NDArray[np.uint16] | None = None,
-        encoder: tuple[int, int] | None = None,
-    ) -> None:
-        count = len(tokens)
-        if not FEWEST_BITS <= bits <= FINE_BITS:
-            raise OptionError(f"bits is {bits}; expected {FEWEST_BITS} to {FINE_BITS}")
-        if weights.ndim != 3 or weights.shape[0] < 1 or weights.shape[1:] != (count, count):
+    def __post_init__(self) -> None:
+        count, layers = len(self.tokens), len(self.weights)
+        integer(self.bits, "bits", least=FEWEST_BITS, most=FINE_BITS)
+        if not layers or len(self.spans) != count or len(self.special) != count:
             raise OptionError(
-                f"weights has shape {weights.shape}; expected (L, {count}, {count}) for "
-                f"{count} tokens"
+                f"there are {layers} layers, {count} tokens, {len(self.spans)} spans and "
+                f"{len(self.special)} special marks; expected layers, and one of each for a token"
             )
-        if len(spans) != count or len(special) != count:
-            raise OptionError(
-                f"there are {count} tokens, {len(spans)} spans and {len(special)} marks of "
-                "special tokens; expected as many of each"
-            )
-        _check_rows(weights, bits, "weights")
-        layers = len(weights)
-        if mask is not None and mask.shape != (layers, 2 * count - 1):
-            raise OptionError(
-                f"mask has shape {mask.shape}; expected ({layers}, {2 * count - 1}): an offset a "
-                "column"
-            )
-        if heads is not None:
-            if heads.ndim != 4 or heads.shape[0] != layers or heads.shape[2:] != (count, count):
-                raise OptionError(
-                    f"heads has shape {heads.shape}; expected ({layers}, H, {count}, {count})"
-                )
-            _check_rows(heads, COARSE_BITS, "heads")
-        if encoder is not None:
-            _check_sides(weights, encoder)
-        if isinstance(residual, float):
-            valid = 0.0 <= residual <= 1.0
-        else:
-            residual = fields.read_only(np.array(residual, dtype=np.float64))
-            valid = residual.shape == (layers, count) and bool(
-                ((residual >= 0) & (residual <= 1)).all()
-            )
-        if not valid:
-            raise OptionError(
-                f"residual must be a number from 0 to 1, or an array of them of shape "
-                f"({layers}, {count})"
-            )
-        self._set(
-            tokens=tuple(tokens),
-            spans=tuple(spans),
-            special=tuple(special),
-            weights=fields.read_only(weights),
-            bits=bits,
-            residual=residual,
-            mask=None if mask is None else fields.read_only(mask),
-            heads=None if heads is None else fields.read_only(heads),
-            encoder=None if encoder is None else tuple(encoder),
+        _check_shape(self.weights, "weights", (layers, count, count))
+        _check_rows(self.weights, self.bits, "weights")
+        if self.mask is not None:
+            _check_shape(self.mask, "mask", (layers, 2 * count - 1))
+        if self.heads is not None:
+            _check_shape(self.heads, "heads", (layers, *self.heads.shape[1:2], count, count))
+            _check_rows(self.heads, COARSE_BITS, "heads")
+        if self.encoder is not None:
+            _check_sides(self.weights, self.encoder)
+        fields.set_fields(
+            self,
+            tokens=tuple(self.tokens),
+            spans=tuple(self.spans),
+            special=tuple(self.special),
+            weights=fields.read_only(self.weights),
+            residual=resolve_residual(self.residual, layers, count),
+            mask=None if self.mask is None else fields.read_only(self.mask),
+            heads=None if self.heads is None else fields.read_only(self.heads),
         )
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
@@ -183,21 +126,6 @@ class Trace(fields.Frozen):
     def depth(self) -> int:
         """The number of layers to explain: of an encoder-decoder those of the decoder, else L."""
         return self.layers if self.encoder is None else (self.layers - self.encoder[0]) // 2
-
-    def level(self, layer: int, position: int) -> int:
-        """Return the layer of the graph in which a layer of a position ends.
-
-        Args:
-            layer: The layer, from 1: of an encoder-decoder one of the decoder for a position of the
-                target, and one of the encoder for a position of the source.
-            position: The position.
-
-        Returns:
-            The layer of the graph, from 1: the layer itself, but for a target's position.
-        """
-        if self.encoder is None or position < self.encoder[1]:
-            return layer
-        return self.encoder[0] + 2 * layer
 
     @property
     def nbytes(self) -> int:
@@ -238,9 +166,9 @@ class Trace(fields.Frozen):
         if heads is not None and sum(np.size(layer) for layer in heads) <= MOST_HEAD_WEIGHTS:
             kept = np.stack([_codes(np.asarray(layer), COARSE_BITS) for layer in heads])
         return cls(
-            tokens=tokens,
-            spans=spans,
-            special=special,
+            tokens=tuple(tokens),
+            spans=tuple(spans),
+            special=tuple(special),
             weights=_codes(graph.attention, bits),
             bits=bits,
             residual=graph.residual,
@@ -250,7 +178,7 @@ class Trace(fields.Frozen):
         )
 
     def first(self, count: int) -> "Trace":
-        """Return the trace of the first tokens, to which no later one makes a difference.
+        """Return the trace of the first tokens, which do not attend to later ones.
 
         Args:
             count: How many. Those of a causal model, or of the target of an encoder-decoder, do not
@@ -264,18 +192,8 @@ class Trace(fields.Frozen):
         """
         if self.weights[:, :count, count:].any():
             raise OptionError(f"one of the first {count} tokens attends to a later one")
-        last, residual = len(self.tokens) - 1, self.residual
-        return Trace(
-            tokens=self.tokens[:count],
-            spans=self.spans[:count],
-            special=self.special[:count],
-            weights=self.weights[:, :count, :count],
-            bits=self.bits,
-            residual=residual if isinstance(residual, float) else residual[:, :count],
-            mask=None if self.mask is None else self.mask[:, last + 1 - count : last + count],
-            heads=None if self.heads is None else self.heads[:, :, :count, :count],
-            encoder=self.encoder,
-        )
+        heads = None if self.heads is None else self.heads[:, :, :count, :count]
+        return self._part(self.layers, count, heads=heads)
 
     def source(self) -> "Trace":
         """Return the trace of an encoder-decoder's encoder, whose tokens are the source's.
@@ -285,16 +203,21 @@ class Trace(fields.Frozen):
         """
         if self.encoder is None:
             raise OptionError("only the trace of an encoder-decoder has a source")
-        below, count = self.encoder
+        return self._part(*self.encoder, heads=None, encoder=None)
+
+    def _part(self, layers: int, count: int, **changed: Any) -> "Trace":
+        """Return the trace of the first layers and tokens."""
         last, residual = len(self.tokens) - 1, self.residual
-        return Trace(
+        mask = None if self.mask is None else self.mask[:layers, last + 1 - count : last + count]
+        return replace(
+            self,
             tokens=self.tokens[:count],
             spans=self.spans[:count],
             special=self.special[:count],
-            weights=self.weights[:below, :count, :count],
-            bits=self.bits,
-            residual=residual if isinstance(residual, float) else residual[:below, :count],
-            mask=None if self.mask is None else self.mask[:below, last + 1 - count : last + count],
+            weights=self.weights[:layers, :count, :count],
+            residual=residual if isinstance(residual, float) else residual[:layers, :count],
+            mask=mask,
+            **changed,
         )
 
     def attention(self) -> NDArray[np.float64]:
@@ -308,13 +231,13 @@ class Trace(fields.Frozen):
         return layered_graph(self.attention(), residual=self.residual, encoder=self.encoder)
 
     def uniform(self) -> AttentionGraph:
-        """Return the graph of attention that prefers nothing, over the same mask.
+        """Return the graph of uniform attention over the same mask.
 
         Raises:
-            OptionError: If there is no mask, so that scores are not to be related to it.
+            OptionError: If the trace has no mask.
         """
         if self.mask is None:
-            raise OptionError("this trace has no mask to be uniform over")
+            raise OptionError("this trace has no mask, so there is no uniform attention over it")
         return uniform_graph(self.mask, residual=self.residual, encoder=self.encoder)
 
     def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
@@ -326,45 +249,31 @@ class Trace(fields.Frozen):
                 enough for that. None keeps all.
 
         Returns:
-            What JSON can hold. Weights are text: for each byte of a weight, from the highest down,
-            that byte of every weight; compressed with zlib; in base64.
+            Values that JSON can represent. Weights are text: for each byte of a weight, from the
+            highest down, that byte of every weight; compressed with zlib; in base64.
         """
-        bits, packed = self.bits, _packed(self.weights, self.bits)
-        while most_bytes is not None and len(packed) > most_bytes and bits > FEWEST_BITS:
-            bits = max(FEWEST_BITS, bits - 4)
-            packed = _packed(_codes(self.attention(), bits), bits)
-        residual = self.residual
+        room = sys.maxsize if most_bytes is None else most_bytes
+        bits, packed = _fitted(self.weights, self.bits, room)
         heads = None
         if self.heads is not None:
-            head_bits, packed_heads = COARSE_BITS, _packed(self.heads, COARSE_BITS)
-            while (
-                most_bytes is not None
-                and len(packed) + len(packed_heads) > most_bytes
-                and head_bits > FEWEST_BITS
-            ):
-                head_bits -= 4
-                packed_heads = _packed(_rescaled(self.heads, COARSE_BITS, head_bits), head_bits)
-            heads = {
-                "count": self.heads.shape[1],
-                "bits": head_bits,
-                "weights": packed_heads,
-            }
+            head_bits, packed_heads = _fitted(self.heads, COARSE_BITS, room - len(packed))
+            heads = {"count": self.heads.shape[1], "bits": head_bits, "weights": packed_heads}
         return {
             "layers": self.layers,
             "tokens": list(self.tokens),
-            "spans": [None if span is None else list(span) for span in self.spans],
+            "spans": fields.thawed(self.spans),
             "special": list(self.special),
             "bits": bits,
             "weights": packed,
-            "encoder": None if self.encoder is None else list(self.encoder),
-            "residual": residual if isinstance(residual, float) else residual.tolist(),
+            "encoder": fields.thawed(self.encoder),
+            "residual": fields.thawed(self.residual),
             "mask": None if self.mask is None else _packed(self.mask.astype(np.uint8), 8),
             "heads": heads,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Trace":
-        """Return the trace that `to_dict` made a dictionary of.
+        """Return the trace of a dictionary that `to_dict` returned.
 
         Args:
             data: The dictionary.
@@ -377,28 +286,14 @@ class Trace(fields.Frozen):
         """
         names = ("layers", "tokens", "spans", "special", "bits", "weights", "residual")
         if not isinstance(data, Mapping) or any(name not in data for name in names):
-            raise OptionError(f"a trace must be a dictionary with {', '.join(names)}")
-        layers, bits = (
-            fields.integer(data[name], f"trace.{name}", 0) for name in ("layers", "bits")
-        )
-        tokens = fields.strings(data["tokens"], "trace.tokens")
+            raise OptionError(f"trace is not a dictionary with {', '.join(names)}")
+        layers = integer(data["layers"], "trace.layers", least=1)
+        bits = integer(data["bits"], "trace.bits", least=FEWEST_BITS, most=FINE_BITS)
+        tokens = strings(data["tokens"], "trace.tokens", allow_empty=True)
         count = len(tokens)
-        special = fields.booleans(data["special"], "trace.special", count)
         size = layers * count * count
-        if not 0 < size <= MOST_WEIGHTS or not FEWEST_BITS <= bits <= FINE_BITS:
-            raise OptionError(
-                f"a trace of {layers} layers, {count} tokens and {bits} bits cannot be read"
-            )
-        residual: Any = data["residual"]
-        if isinstance(residual, list):
-            try:
-                residual = np.array(residual, dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise OptionError(f"the residual of a trace is not numbers: {error}") from error
-        elif isinstance(residual, bool) or not isinstance(residual, int | float):
-            raise OptionError("the residual of a trace must be a number or lists of them")
-        else:
-            residual = float(residual)
+        if not 0 < size <= MOST_WEIGHTS:
+            raise OptionError(f"a trace of {layers} layers and {count} tokens cannot be read")
         mask: Any = data.get("mask")
         if mask is not None:
             offsets = 2 * count - 1
@@ -406,30 +301,36 @@ class Trace(fields.Frozen):
         heads: Any = data.get("heads")
         if heads is not None:
             if not isinstance(heads, Mapping) or not {"count", "weights"} <= set(heads):
-                raise OptionError("heads of a trace must be a dictionary with count and weights")
-            number = fields.integer(heads["count"], "trace.heads.count", 0)
-            if not 0 < number * size <= MOST_HEAD_WEIGHTS:
+                raise OptionError("trace.heads is not a dictionary with count and weights")
+            number = integer(heads["count"], "trace.heads.count", least=1)
+            if number * size > MOST_HEAD_WEIGHTS:
                 raise OptionError(f"a trace of {number} heads of {size} weights cannot be read")
-            head_bits = fields.integer(heads.get("bits", COARSE_BITS), "trace.heads.bits", 0)
-            if not FEWEST_BITS <= head_bits <= COARSE_BITS:
-                raise OptionError(f"heads of a trace have {head_bits} bits, which cannot be read")
+            head_bits = integer(
+                heads.get("bits", COARSE_BITS),
+                "trace.heads.bits",
+                least=FEWEST_BITS,
+                most=COARSE_BITS,
+            )
             heads = _unpacked(heads["weights"], number * size, head_bits, "heads")
             heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, number, count, count)
         encoder: Any = data.get("encoder")
-        if encoder is not None:
-            encoder = fields.pair(encoder, "trace.encoder", 0)
         weights = _unpacked(data["weights"], size, bits, "weights")
         return cls(
             tokens=tokens,
             spans=fields.spans(data["spans"], count, name="trace.spans"),
-            special=special,
+            special=fields.booleans(data["special"], "trace.special", count),
             weights=weights.reshape(layers, count, count),
             bits=bits,
-            residual=residual,
+            residual=data["residual"],
             mask=mask,
             heads=heads,
-            encoder=encoder,
+            encoder=None if encoder is None else fields.pair(encoder, "trace.encoder", 0),
         )
+
+
+def _check_shape(array: NDArray[Any], name: str, expected: tuple[int, ...]) -> None:
+    if array.shape != expected:
+        raise OptionError(f"{name} has shape {array.shape}; expected {expected}")
 
 
 def _check_rows(codes: NDArray[Any], bits: int, name: str) -> None:
@@ -450,10 +351,10 @@ def _check_sides(weights: NDArray[Any], encoder: tuple[int, int]) -> None:
             "fewer layers, two for each layer of the decoder being left, and fewer tokens"
         )
     allowed = sides(layers, count, encoder)
-    # A position that takes nothing from the source keeps to itself.
+    # A position that takes nothing from the source attends to itself.
     allowed[below + 1 :: 2] |= np.eye(count, dtype=np.bool_)
     if weights[~allowed].any():
-        raise OptionError(f"weights has an edge that an encoder-decoder with {encoder} has not")
+        raise OptionError(f"weights has an edge that is not valid for encoder={encoder}")
 
 
 def _codes(weights: NDArray[Any], bits: int) -> NDArray[np.unsignedinteger[Any]]:
@@ -467,10 +368,20 @@ def _codes(weights: NDArray[Any], bits: int) -> NDArray[np.unsignedinteger[Any]]
     return codes
 
 
-def _rescaled(codes: NDArray[Any], bits: int, wanted: int) -> NDArray[np.uint16]:
-    """Return codes of so many bits, up to 16, as codes of another number of them."""
+def _rescaled(codes: NDArray[Any], bits: int, wanted: int) -> NDArray[np.unsignedinteger[Any]]:
+    """Return codes of so many bits as codes of another number of them."""
     scale = (2**wanted - 1) / (2**bits - 1)
-    return codes if bits == wanted else np.rint(codes * scale).astype(np.uint16)
+    kind = np.uint16 if wanted <= 16 else np.uint32
+    return codes if bits == wanted else np.rint(codes * scale).astype(kind)
+
+
+def _fitted(codes: NDArray[Any], bits: int, room: int) -> tuple[int, str]:
+    """Pack codes into no more than `room` characters, if 8 bits are few enough for that."""
+    fewer, packed = bits, _packed(codes, bits)
+    while len(packed) > room and fewer > FEWEST_BITS:
+        fewer = max(FEWEST_BITS, fewer - 4)
+        packed = _packed(_rescaled(codes, bits, fewer), fewer)
+    return fewer, packed
 
 
 def _packed(codes: NDArray[Any], bits: int) -> str:

@@ -13,6 +13,7 @@
 
 #include "flows.hpp"
 #include "network.hpp"
+#include "rounding.hpp"
 #include "solver.hpp"
 #include "watch.hpp"
 
@@ -22,6 +23,8 @@ using namespace nb::literals;
 namespace {
 
 using Matrix = nb::ndarray<const maxflow::Amount, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Weights = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Units = nb::ndarray<nb::numpy, maxflow::Amount, nb::ndim<2>, nb::c_contig>;
 using Result = nb::ndarray<nb::numpy, maxflow::Amount, nb::ndim<3>, nb::c_contig>;
 
 // The pointers of layers 1 .. L and the number of positions they share.
@@ -57,6 +60,24 @@ bool raised(const nb::object& check) {
     return result == nullptr;
 }
 
+// A Python object that frees an array.
+nb::capsule owner_of(std::unique_ptr<maxflow::Amount[]> values) {
+    return nb::capsule(values.release(),
+                       [](void* p) noexcept { delete[] static_cast<maxflow::Amount*>(p); });
+}
+
+Units round_rows(const Weights& weights) {
+    const std::size_t shape[2] = {weights.shape(0), weights.shape(1)};
+    // Every element is written, so none is initialised.
+    std::unique_ptr<maxflow::Amount[]> values(new maxflow::Amount[shape[0] * shape[1]]);
+    {
+        const nb::gil_scoped_release release;
+        maxflow::round_rows(weights.data(), shape[0], shape[1], values.get());
+    }
+    maxflow::Amount* data = values.get();
+    return Units(data, 2, shape, owner_of(std::move(values)));
+}
+
 Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> layers,
             std::vector<std::size_t> positions, std::vector<std::size_t> tokens,
             std::size_t num_threads, const nb::object& check) {
@@ -78,9 +99,7 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
     }
     if (!complete) throw nb::python_error();
     maxflow::Amount* data = values.get();
-    nb::capsule owner(values.release(),
-                      [](void* p) noexcept { delete[] static_cast<maxflow::Amount*>(p); });
-    return Result(data, 3, shape, owner);
+    return Result(data, 3, shape, owner_of(std::move(values)));
 }
 
 std::pair<maxflow::Amount, std::vector<std::pair<std::size_t, std::size_t>>> min_cut(
@@ -112,6 +131,8 @@ NB_MODULE(_maxflow, m) {
         "flow", &flow, "capacities"_a, "layers"_a, "positions"_a, "tokens"_a, "num_threads"_a,
         "check"_a = nb::none(),
         "Maximum flows from (layer, position) to token, as an array (layers, positions, tokens).");
+    m.def("round_rows", &round_rows, "weights"_a,
+          "Rows of weights that sum to 1 as integers that sum to 2**50.");
     m.def("min_cut", &min_cut, "capacities"_a, "position"_a, "token"_a, "check"_a = nb::none(),
           "The value of a minimum cut below (len(capacities), position), and its source side.");
 }

@@ -17,6 +17,7 @@
 
 #include "flows.hpp"
 #include "network.hpp"
+#include "rounding.hpp"
 #include "solver.hpp"
 
 namespace {
@@ -313,6 +314,26 @@ void check_interruption(Tally& tally) {
     }
 }
 
+// Rows of random weights are rounded to one exact sum, and every weight by less than one unit.
+void check_rounding(Tally& tally) {
+    std::mt19937_64 random(7);
+    std::uniform_real_distribution<double> uniform(0.0, 1.0);
+    for (std::size_t n = 1; n <= 200; ++n) {
+        std::vector<double> row(n);
+        double sum = 0.0;
+        for (double& weight : row) sum += weight = std::pow(uniform(random), 8);
+        for (double& weight : row) weight /= sum;
+        std::vector<Amount> units(n);
+        maxflow::round_rows(row.data(), 1, n, units.data());
+        bool good = std::accumulate(units.begin(), units.end(), Amount{0}) == one;
+        for (std::size_t i = 0; i < n; ++i) {
+            // A row whose sum is off is divided by it first, which may move a weight a little.
+            good &= std::abs(row[i] * static_cast<double>(one) - static_cast<double>(units[i])) < 2;
+        }
+        tally.check(good, Graph{"rounded", 1, n, {}}, "rounding");
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -326,6 +347,7 @@ int main(int argc, char** argv) {
     Maker random(seed);
     for (long i = 0; i < graphs; ++i) check_graph(random.make(), random, tally);
     check_interruption(tally);
+    check_rounding(tally);
     check_golden(GOLDEN_GRAPHS, tally);
     std::printf("%ld passed, %ld failed\n", tally.passed, tally.failed);
     return tally.failed || !tally.passed ? 1 : 0;

@@ -421,7 +421,7 @@ def test_a_projection_of_something_else_is_an_error(edges):
     [
         ({"edges": "weights"}, "edges.*'weights'.*'attention'.*'effective'"),
         ({"edges": "gradient"}, "edges.*'gradient'"),
-        ({"edges": "effective", "score": score_of}, "score.*gradients"),
+        ({"edges": "effective", "score": score_of}, "score.*edges"),
         ({"edges": "value_norm", "heads": "max"}, "heads.*'max'.*edges.*'value_norm'"),
         ({"edges": "value_norm", "heads": None}, "heads.*None.*edges.*'value_norm'"),
         ({"edges": "value_norm", "heads": 4}, "heads.*4"),

@@ -181,7 +181,8 @@ def test_the_trace_gives_the_scores_of_every_method(explainer, options, tmp_path
     trace = attnflow.Explanation.load(tmp_path / "pair.json").trace
     assert trace.tokens == explained.tokens
     place = explained.position
-    steps = [trace.level(layer, place) - 1 for layer in range(1, trace.depth + 1)]
+    # A decoder layer ends with the second of its two steps.
+    steps = [trace.encoder[0] + 2 * layer - 1 for layer in range(1, trace.depth + 1)]
     for method, function in (
         ("rollout", attnflow.attention_rollout),
         ("flow", attnflow.attention_flow),

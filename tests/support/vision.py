@@ -70,4 +70,4 @@ def explain(model, image, prepare=None, **options):
 def model_class(config, task="auto"):
     """The class that a checkpoint is loaded with, None if it is of no vision model."""
     loader = ImageAdapter.loader(config, task, gguf=False)
-    return None if loader is None else getattr(transformers, loader.model)
+    return None if loader is None else getattr(transformers, loader[0])

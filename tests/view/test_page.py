@@ -690,7 +690,7 @@ def test_512_tokens_and_12_layers_fit_into_8_megabytes_and_can_be_used(show):
         spans=explanation.spans,
         special=explanation.special,
     )
-    given = {name: getattr(explanation, name) for name in explanation.__slots__}
+    given = dict(vars(explanation))
     explanation = Explanation(**{**given, "trace": kept})
     shown = show_without_waiting(show, explanation)
     assert shown.path.stat().st_size < 8_000_000

@@ -143,7 +143,7 @@ def test_what_is_chosen_of_a_causal_model_is_related_to_uniform_attention():
         special=explanation.special,
         mask=np.tile(np.arange(-3, 4) <= 0, (2, 1)),
     )
-    given = {name: getattr(explanation, name) for name in explanation.__slots__}
+    given = dict(vars(explanation))
     widget = Explanation(**{**given, "trace": trace}).widget()
     widget.position, widget.method = 2, "rollout"
     even = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]

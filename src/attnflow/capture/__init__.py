@@ -2,7 +2,7 @@
 
 One mechanism serves every architecture: `transformers` lets an attention function be registered,
 and calls it for every layer. Where a model does not take part in that, its own attention output is
-read. Either way the model is left as it was found.
+read. The model is not changed.
 
 This package needs torch and transformers, and is not imported by ``import attnflow``.
 """

@@ -1,4 +1,4 @@
-"""A model is borrowed for a forward pass, and given back as it was found."""
+"""Run a model with temporary settings, and restore it afterwards."""
 
 import threading
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def configs_of(model: torch.nn.Module) -> list[Any]:
 @contextmanager
 def _turn(objects: list[Any]) -> Iterator[None]:
     """Wait until no other thread holds any of some objects."""
-    # In the same order everywhere, so that no two threads wait for each other. The locks may be
+    # Always in the same order, or two threads could wait for each other. The locks may be
     # entered again by the thread that holds them, as a hook might.
     keys = sorted(id(item) for item in objects)
     with _LOCKS_GUARD:

@@ -13,14 +13,13 @@ from attnflow.capture.borrow import borrowed
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
-from attnflow.checks import HEAD_FUSIONS, resolve_index
+from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
 from attnflow.errors import AttentionError, OptionError
 
 __all__ = [
     "Captured",
     "capture",
-    "check_edges",
-    "check_heads",
+    "check_options",
     "check_score",
     "detached",
     "input_size",
@@ -60,12 +59,12 @@ def capture(
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
-    Heads are fused as the layers pass, so that the attention of all heads of all layers is never
-    held, unless `heads` is None, `score` is given, or the model does not take part in the attention
-    interface of transformers and its own attention output has to be read (DeBERTa, MPNet).
+    Heads are fused layer by layer. The attention of all heads of all layers is never in memory,
+    unless `heads` is None, `score` is given, or the model does not use the attention interface of
+    transformers and its own attention output is read (DeBERTa, MPNet).
 
-    The model runs in eval mode, so that dropout does not touch the weights, without a cache, and
-    without gradients unless `score` is given. It is left as it was found, also after an exception:
+    The model runs in eval mode, which turns off dropout, without a cache, and without gradients
+    unless `score` is given. Afterwards it is restored, also after an exception:
     attention implementation, train or eval mode, hooks, gradients and gradient flags.
 
     Args:
@@ -107,10 +106,7 @@ def capture(
         torch.Size([1, 3, 8])
     """
     _check_model(model)
-    check_heads(heads, model)
-    if score is not None and not callable(score):
-        raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
-    check_edges(edges, heads, score)
+    check_options(model, heads, score, edges)
     size = input_size(inputs)
 
     # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
@@ -143,20 +139,19 @@ def _capture_edges(
 ) -> Captured:
     """Run a model and capture edges that need more than the weights."""
     name = type(model).__name__
-    recording = EdgeRecording(name, size.batch, size.tokens, heads, edges)
+    recording = EdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
     outputs = None
     if takes_part(model):
         outputs = run_recorded(model, inputs, recording, watched(model, recording))
         recording.check_done()
     if not recording.layers:
-        recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges)
+        recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
         outputs = run_recorded(model, inputs, recording, watched(model, recording), "eager")
         recording.check_done()
     if not recording.layers:
         raise AttentionError(
-            f"edges={edges!r} is not supported for {name}: none of its layers calls the attention "
-            "interface of transformers, or multiplies weights that pass a dropout by the output of "
-            "a linear layer, which is where values are read; edges='attention' works"
+            f"edges={edges!r} is not supported for {name}: the values of its attention cannot be "
+            "captured; use edges='attention'"
         )
     _check_depth(model, recording)
     return Captured(
@@ -216,11 +211,9 @@ def _run_with_output(
     attentions = getattr(outputs, "attentions", None)
     if not attentions or any(weights is None for weights in attentions):
         raise AttentionError(
-            f"the attention of {type(model).__name__} cannot be captured: none of its layers calls "
-            "the attention interface of transformers, and with output_attentions=True and eager "
-            "attention it returns no weights; it has none, as a state-space model, or computes "
-            'them in a kernel of its own: load it with attn_implementation="eager", or use '
-            "another model"
+            f"the attention of {type(model).__name__} cannot be captured: no layer calls the "
+            "attention interface of transformers, and output_attentions=True returns no weights; "
+            'load it with attn_implementation="eager", or use another model'
         )
     for weights in attentions:
         recording.add(weights)
@@ -273,16 +266,16 @@ def weigh_by_gradient(
     for layer, weights in enumerate(layers, 1):
         if not weights.requires_grad:
             raise AttentionError(
-                f"layer {layer} was computed without gradients: part of the model's forward pass "
-                "turns them off, as torch.no_grad() does; take that away, or do without score"
+                f"layer {layer} was computed without gradients: the model's forward pass turns "
+                "them off, as torch.no_grad() does; score needs them"
             )
     # Not backward(), which would leave gradients behind in the parameters. Items do not see each
-    # other, so that the gradient of the sum is each item's own.
+    # other, so the gradient of the sum is each item's own.
     gradients = torch.autograd.grad(values.sum(), layers, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise OptionError(
-            "score does not depend on the attention of any layer; expected a number that is "
-            "computed from the model's outputs"
+            "score does not depend on the attention of any layer; expected a number computed from "
+            "the model's outputs"
         )
     weighed = []
     for weights, gradient in zip(layers, gradients, strict=True):
@@ -319,30 +312,32 @@ class _Size(NamedTuple):
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise OptionError(f"model must be a torch module, got {type(model).__name__}")
+        raise OptionError(f"model is a {type(model).__name__}; expected a torch module")
     if is_encoder_decoder(model):
         raise AttentionError(
-            f"{type(model).__name__} is an encoder-decoder, whose attention is not that of one "
-            "stack of layers over the same tokens; use attnflow.capture.capture_pair, or capture "
-            "its encoder: model.get_encoder()"
+            f"{type(model).__name__} is an encoder-decoder; use attnflow.capture.capture_pair, or "
+            "capture its encoder, model.get_encoder()"
         )
 
 
-def check_edges(edges: Any, heads: Any, score: Any) -> None:
-    """Check what edges are asked for, and that the other options go with them."""
-    if edges not in EDGES:
-        valid = ", ".join(repr(kind) for kind in EDGES)
-        raise OptionError(f"edges is {edges!r}; expected {valid}")
+def check_options(model: torch.nn.Module, heads: Any, score: Any, edges: Any) -> None:
+    """Check the options of a capture, as far as the model's configuration tells."""
+    if score is not None and not callable(score):
+        raise invalid("score", score, "a function of the model's outputs")
+    choice(edges, "edges", EDGES)
     if edges != "attention" and score is not None:
-        raise OptionError(
-            f"score weighs attention by gradients, and edges={edges!r} is something else; leave "
-            "out one of the two"
-        )
+        raise OptionError(f"score requires edges='attention'; edges is {edges!r}")
     if edges == "value_norm" and (heads is None or (isinstance(heads, str) and heads != "mean")):
         raise OptionError(
-            f"heads is {heads!r}, but edges='value_norm' adds up the vectors of all heads before "
-            "it takes their norm; expected 'mean', which stands for all heads, or the index of one"
+            f"heads is {heads!r}, but edges='value_norm' combines the vectors of all heads; "
+            "expected 'mean', or the index of one head"
         )
+    if isinstance(heads, str):
+        choice(heads, "heads", HEAD_FUSIONS, otherwise="the index of a head, or None to keep all")
+    elif heads is not None:
+        count = getattr(_text_config(model), "num_attention_heads", None)
+        # If the configuration does not tell how many heads there are, the first layer will.
+        resolve_index(heads, count if isinstance(count, int) else sys.maxsize, "heads", "heads")
 
 
 def is_encoder_decoder(model: torch.nn.Module) -> bool:
@@ -351,22 +346,6 @@ def is_encoder_decoder(model: torch.nn.Module) -> bool:
     # The encoder of such a model may say so too, but takes no input for a decoder.
     takes = inspect.signature(model.forward).parameters
     return bool(getattr(config, "is_encoder_decoder", False)) and "decoder_input_ids" in takes
-
-
-def check_heads(heads: Any, model: torch.nn.Module) -> None:
-    """Check a head fusion or index, as far as the model's configuration tells."""
-    if heads is None:
-        return
-    if isinstance(heads, str):
-        if heads not in HEAD_FUSIONS:
-            valid = ", ".join(repr(fusion) for fusion in HEAD_FUSIONS)
-            raise OptionError(
-                f"heads is {heads!r}; expected {valid}, the index of a head, or None to keep all"
-            )
-        return
-    count = getattr(_text_config(model), "num_attention_heads", None)
-    # Where the configuration does not tell how many heads there are, the first layer will.
-    resolve_index(heads, count if isinstance(count, int) else sys.maxsize, "heads", "heads")
 
 
 def _text_config(model: torch.nn.Module) -> Any:
@@ -378,14 +357,14 @@ def input_size(inputs: Any) -> _Size:
     """Check inputs and return how large they are."""
     if not isinstance(inputs, Mapping):
         raise OptionError(
-            "inputs must map names to tensors, as a tokenizer's output does; "
-            f"got {type(inputs).__name__}"
+            f"inputs is a {type(inputs).__name__}; expected a mapping of names to tensors, as a "
+            "tokenizer returns"
         )
     tensors = [value for value in inputs.values() if torch.is_tensor(value) and value.ndim > 0]
     if not tensors:
         raise OptionError(
-            f"inputs holds no tensor, only {', '.join(inputs) or 'nothing'}; a tokenizer returns "
-            'tensors if it is called with return_tensors="pt"'
+            f"inputs has no tensor, only {', '.join(inputs) or 'nothing'}; call the tokenizer with "
+            'return_tensors="pt"'
         )
     tokens: int | None = None
     if torch.is_tensor(inputs.get("input_ids")):
@@ -414,10 +393,9 @@ def _check_depth(model: torch.nn.Module, recording: Recording) -> None:
     seen = len(recording.layers)
     if seen != depth:
         raise AttentionError(
-            f"{type(model).__name__} has {depth} layers, but attention was computed {seen} times: "
-            "some layers mix positions in another way, as state-space layers do, or the model has "
-            "more than one stack of layers or attends to another model's output; use a model "
-            "each of whose layers is one self-attention, or capture one part of it"
+            f"{type(model).__name__} has {depth} layers, but attention was computed {seen} times; "
+            "expected one self-attention in each layer. Capture one part of the model, or use "
+            "another model"
         )
 
 
@@ -426,11 +404,11 @@ def check_score(values: Any, items: int) -> torch.Tensor:
     if not torch.is_tensor(values) or tuple(values.shape) != (items,):
         got = f"shape {tuple(values.shape)}" if torch.is_tensor(values) else type(values).__name__
         raise OptionError(
-            f"score must return a tensor of one number for each item, shape ({items},); got {got}"
+            f"score returned {got}; expected a tensor of one number for each item, shape ({items},)"
         )
     if not values.requires_grad:
         raise OptionError(
-            "score returned numbers without a gradient; expected numbers computed from the "
-            "model's outputs by torch, not detached and not rounded to integers"
+            "score returned numbers without a gradient; expected numbers that torch computes from "
+            "the model's outputs"
         )
     return values

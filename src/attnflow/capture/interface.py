@@ -83,8 +83,8 @@ def recorded_attention(
         options: Passed on to the model's own attention function.
 
     Returns:
-        The output of shape (B, n, H, d), and None: the weights go no further, so that those of
-        this layer are gone before the next one is computed.
+        The output of shape (B, n, H, d), and None: the weights are freed before the next
+        layer is computed.
     """
     recording = RECORDING.get()
     if recording is not None and recording.gradients:

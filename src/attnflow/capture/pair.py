@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from attnflow.capture.forward import (
-    check_edges,
-    check_heads,
+    check_options,
     check_score,
     detached,
     input_size,
@@ -63,8 +62,8 @@ def capture_pair(
     """Run an encoder-decoder and capture the attention of every layer.
 
     As `attnflow.capture.capture`: heads are fused as the layers pass, unless `heads` is None or
-    `score` is given; the model runs in eval mode and without a cache, and is left as it was found,
-    also after an exception.
+    `score` is given; the model runs in eval mode and without a cache, and is restored, also
+    after an exception.
 
     `attnflow.graph.encoder_decoder_graph` makes a graph of the result, of one item at a time.
 
@@ -109,10 +108,7 @@ def capture_pair(
         [(1, 2, 3), (1, 2, 3)]
     """
     encoder, decoder = _parts(model)
-    check_heads(heads, model)
-    if score is not None and not callable(score):
-        raise OptionError(f"score must be a function of the model's outputs, got {score!r}")
-    check_edges(edges, heads, score)
+    check_options(model, heads, score, edges)
     items = _check_inputs(inputs, model)
 
     # Not in inference mode, for the same reasons as in `capture`.
@@ -163,7 +159,7 @@ class _PairRecording:
         def part(name: str, *, cross: bool = False) -> Recording:
             if edges == "attention":
                 return Recording(f"{model}'s {name}", batch, None, heads, gradients)
-            return EdgeRecording(f"{model}'s {name}", batch, None, heads, edges, cross=cross)
+            return EdgeRecording(f"{model}'s {name}", batch, None, heads, edges=edges, cross=cross)
 
         self.gradients: Final = gradients
         self.encoder: Final = part("encoder")
@@ -193,8 +189,7 @@ class _PairRecording:
         layer = self._layers.get(module)
         if layer is None:
             raise AttentionError(
-                f"{type(module).__name__} of {self._model} is in no layer of its encoder or of its "
-                "decoder; expected attention in their layers alone"
+                f"{type(module).__name__} of {self._model} is in no layer of its encoder or decoder"
             )
         for part in self._watching:
             part.check_done()
@@ -238,17 +233,14 @@ class _PairRecording:
                 seen = self._calls[layer]
                 if layer.part == part and layer.stack in stacks and seen != expected:
                     raise AttentionError(
-                        f"layer {layer.place + 1} of {self._model}'s {part} computed "
-                        f"attention {seen} times, where {expected} is expected: self-attention"
-                        f"{'' if part == 'encoder' else ' and then cross-attention'}; use a model "
-                        "whose layers are of this kind, such as T5, BART, Marian or Whisper"
+                        f"layer {layer.place + 1} of {self._model}'s {part} computed attention "
+                        f"{seen} times; expected {expected}, as in T5, BART, Marian and Whisper"
                     )
 
     def _missing(self, part: str) -> AttentionError:
         return AttentionError(
             f"the attention of {self._model} cannot be captured: no layer of its {part} calls the "
-            "attention interface of transformers; use another model, such as T5, BART, Marian or "
-            "Whisper"
+            "attention interface of transformers"
         )
 
     def _check_cross(self, shape: tuple[int, ...]) -> None:
@@ -279,14 +271,14 @@ def _layers_of(part: torch.nn.Module, name: str) -> Iterator[tuple[torch.nn.Modu
 def _parts(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
     """Return the encoder and the decoder of a model."""
     if not isinstance(model, PreTrainedModel):
-        raise OptionError(f"model must be a model of transformers, got {type(model).__name__}")
+        raise OptionError(f"model is a {type(model).__name__}; expected a model of transformers")
     name = type(model).__name__
     if not is_encoder_decoder(model):
         raise AttentionError(f"{name} is not an encoder-decoder; use attnflow.capture.capture")
     if not takes_part(model):
         raise AttentionError(
-            f"the attention of {name} cannot be captured: it does not use the attention "
-            "interface of transformers; use another model, such as T5, BART, Marian or Whisper"
+            f"the attention of {name} cannot be captured: it does not use the attention interface "
+            "of transformers"
         )
     encoder: torch.nn.Module = model.get_encoder()
     decoder: torch.nn.Module = model.get_decoder()
@@ -298,8 +290,8 @@ def _check_inputs(inputs: Any, model: PreTrainedModel) -> int:
     items = input_size(inputs).items
     if inputs.get("encoder_outputs") is not None:
         raise OptionError(
-            "inputs holds encoder_outputs, with which the encoder does not run and has no "
-            "attention; expected its inputs instead, such as input_ids"
+            "inputs has encoder_outputs, so the encoder would not run; expected its inputs, such "
+            "as input_ids"
         )
     targets = [
         inputs.get(name) for name in ("decoder_input_ids", "decoder_inputs_embeds", "labels")
@@ -307,13 +299,13 @@ def _check_inputs(inputs: Any, model: PreTrainedModel) -> int:
     given = [target for target in targets if torch.is_tensor(target)]
     if not given and model.can_generate():
         raise OptionError(
-            "inputs holds nothing for the decoder; expected decoder_input_ids, the target tokens "
-            f"that {type(model).__name__} is to attend from"
+            "inputs has nothing for the decoder; expected decoder_input_ids, the tokens of the "
+            "target"
         )
     for target in given:
         if target.numel() == 0 or target.shape[0] != items:
             raise OptionError(
-                f"inputs holds {items} items for the encoder, but what it holds for the decoder is "
-                f"of shape {tuple(target.shape)}; expected as many, of one token or more"
+                f"inputs has {items} items for the encoder, and for the decoder a tensor of shape "
+                f"{tuple(target.shape)}; expected as many items, of one token or more"
             )
     return items

@@ -1,7 +1,8 @@
 """The attention weights of one forward pass, taken down layer by layer."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from attnflow.errors import AttentionError
 __all__ = ["Recording", "fuse_heads"]
 
 
+@dataclass(eq=False)
 class Recording:
     """Takes a layer's weights as they are computed, checks their shape and fuses their heads.
 
@@ -19,8 +21,8 @@ class Recording:
         batch: The number of items that each layer must have.
         tokens: The number of tokens that each layer must have, or None to go by the first layer.
         heads: The head fusion, the index of a head, or None to keep all heads.
-        gradients: Whether to keep the weights as they are, with the graph that made them, so that
-            gradients can be computed. Nothing is fused then.
+        gradients: Whether to keep the weights with their autograd graph, to compute gradients.
+            Nothing is fused then.
 
     Attributes:
         gradients: The same.
@@ -28,20 +30,12 @@ class Recording:
             on the CPU unless `gradients`.
     """
 
-    def __init__(
-        self,
-        model: str,
-        batch: int,
-        tokens: int | None,
-        heads: str | int | None,
-        gradients: bool,
-    ) -> None:
-        self.gradients: Final = gradients
-        self.layers: Final[list[torch.Tensor]] = []
-        self._model = model
-        self._batch = batch
-        self._tokens = tokens
-        self._heads = heads
+    model: str
+    batch: int
+    tokens: int | None
+    heads: str | int | None
+    gradients: bool = False
+    layers: list[torch.Tensor] = field(default_factory=list)
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -61,7 +55,7 @@ class Recording:
 
     def takes_parts(self, items: int) -> bool:
         """Whether a layer of so many items may come in parts: each is fused and let go of."""
-        return items == self._batch and self._heads is not None and not self.gradients
+        return items == self.batch and self.heads is not None and not self.gradients
 
     def add_parts(self, parts: Iterable[torch.Tensor]) -> None:
         """Take the weights of the next layer, each part of some items, (b, H, n, n).
@@ -72,8 +66,8 @@ class Recording:
         """
         fused = []
         for weights in parts:
-            self._check_shape((self._batch, *weights.shape[1:]))
-            fused.append(fuse_heads(weights.detach(), self._heads, len(self.layers) + 1).cpu())
+            self._check_shape((self.batch, *weights.shape[1:]))
+            fused.append(fuse_heads(weights.detach(), self.heads, len(self.layers) + 1).cpu())
         self.layers.append(torch.cat(fused))
 
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
@@ -88,32 +82,30 @@ class Recording:
         if self.gradients:
             self.layers.append(weights)
         else:
-            fused = fuse_heads(weights.detach(), self._heads, len(self.layers) + 1)
+            fused = fuse_heads(weights.detach(), self.heads, len(self.layers) + 1)
             self.layers.append(fused.cpu())
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        where = f"layer {len(self.layers) + 1} of {self._model} has attention of shape {shape}"
+        where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
         if len(shape) != 4:
             raise AttentionError(f"{where}; expected (batch, heads, tokens, tokens)")
         rows, columns = shape[-2:]
-        if shape[0] != self._batch:
+        if shape[0] != self.batch:
             raise AttentionError(
-                f"{where} for a batch of {self._batch}: it attends within windows, so that no "
-                "position can be followed from layer to layer; use a model whose layers attend "
-                "over the whole input, such as ViT in the place of Swin"
+                f"{where} for a batch of {self.batch}: it attends within windows; use a model "
+                "whose layers attend over the whole input, such as ViT"
             )
         if rows != columns:
             raise AttentionError(
                 f"{where}: {rows} positions attend to {columns}; expected attention among the "
                 "same positions, without pooling, a cache, a prefix or another model's output"
             )
-        if self._tokens is None:
-            self._tokens = columns
-        if columns != self._tokens:
+        if self.tokens is None:
+            self.tokens = columns
+        if columns != self.tokens:
             raise AttentionError(
-                f"{where}, but {self._tokens} tokens are expected: windows, pooling or added "
-                "positions change what a position is, so that none can be followed from layer to "
-                "layer; use a model whose layers all attend over the same tokens"
+                f"{where}; expected {self.tokens} tokens, without windows, pooling or added "
+                "positions"
             )
 
 
@@ -121,7 +113,7 @@ def fuse_heads(weights: torch.Tensor, heads: str | int | None, layer: int) -> to
     """Fuse the heads of a layer.
 
     Rows of the result sum to 1 as nearly as its type allows. In float16 and bfloat16 the rows of a
-    model's attention do not, by rounding alone, so that they are re-normalised in float32.
+    model's attention do not, because of rounding; they are normalised again in float32.
 
     Args:
         weights: Of shape (B, H, n, m).
@@ -172,9 +164,9 @@ def _check_rows(sums: torch.Tensor, tolerance: float, layer: int) -> None:
     worst = float(off.max())
     if worst > tolerance:
         raise AttentionError(
-            f"layer {layer} has rows of attention that do not sum to 1, off by {worst:.2g} where "
-            f"{tolerance:.1g} is allowed; the model gives part of its attention to what is no "
-            "token, such as a learnt sink, and shares among tokens alone are not its own"
+            f"layer {layer} has rows of attention that do not sum to 1, off by {worst:.2g}; at "
+            f"most {tolerance:.1g} is allowed. Part of the attention goes to a learned sink, which "
+            "is not a token"
         )
 
 

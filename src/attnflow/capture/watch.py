@@ -1,16 +1,17 @@
 """What an attention layer's output meets: its projection, and the residual it is added to.
 
-Models name these parts as they like, so that they are known by what they do during the forward
+Models name these parts differently, so they are recognised by what they compute in the forward
 pass. The output projection is the first linear layer whose input is what attention returned. The
 residual x is the input of a module around the attention, or of what ran last before it in there (a
 layer norm, where self-attention and cross-attention share a layer), for which x + y, with y the
 projection's output, is what another module gets next, or is part of what the module around returns
-(attention and feed-forward side by side, as in GPT-NeoX). Where nothing fits, there is no guess but
-an error.
+(attention and feed-forward side by side, as in GPT-NeoX). If nothing
+fits, an error is raised.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import torch
@@ -38,42 +39,47 @@ class Watcher(Recorder, Protocol):
         """Note that a module has run and what it returned."""
 
 
+@dataclass(eq=False)
 class _Running:
     """A module that has been entered and not left, and its first input.
 
     `before` is the first input of the module that ran last inside it.
     """
 
-    def __init__(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
-        self.module = module
-        self.given = given
-        self.before: torch.Tensor | None = None
+    given: torch.Tensor | None
+    before: torch.Tensor | None = None
 
 
+@dataclass(eq=False)
 class _Pending:
-    """An attention layer that has run, until its projection and its residual are found."""
+    """An attention layer that has run, until its projection and its residual are found.
 
-    def __init__(
-        self,
-        weights: torch.Tensor,
-        values: torch.Tensor,
-        output: torch.Tensor,
-        around: list[_Running],
-    ) -> None:
-        self.weights = weights
-        self.values = values
-        self.output = output
-        self.around = around
-        # What the output may be added to.
-        self.candidates = [outer.given for outer in around] + [outer.before for outer in around]
-        self.linear: torch.nn.Module | None = None
-        self.projection: torch.Tensor | None = None  # its weights, of shape (H, d, D)
-        self.added: torch.Tensor | None = None  # the projection's output
-        self.others: list[torch.Tensor] = []  # what modules returned that ran after it
+    Attributes:
+        weights: Its weights.
+        values: Its values, one for each head.
+        output: Its output.
+        around: The modules that it ran in.
+        candidates: What the output may be added to.
+        linear: The projection.
+        projection: The projection's weights, of shape (H, d, D).
+        added: The projection's output.
+        others: What modules returned that ran after the projection.
+    """
+
+    weights: torch.Tensor
+    values: torch.Tensor
+    output: torch.Tensor
+    around: list[_Running]
+    candidates: list[torch.Tensor | None]
+    linear: torch.nn.Module | None = None
+    projection: torch.Tensor | None = None
+    added: torch.Tensor | None = None
+    others: list[torch.Tensor] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class EdgeRecording(Recording):
-    """Takes each layer's edges, effective attention or value norms, in the place of its weights.
+    """Takes each layer's edges, effective attention or value norms, instead of its weights.
 
     Args:
         model: The model's name, for errors.
@@ -91,22 +97,11 @@ class EdgeRecording(Recording):
             shape (B, n).
     """
 
-    def __init__(
-        self,
-        model: str,
-        batch: int,
-        tokens: int | None,
-        heads: str | int | None,
-        edges: str,
-        *,
-        cross: bool = False,
-    ) -> None:
-        super().__init__(model, batch, tokens, heads, gradients=False)
-        self._cross = cross
-        self.residuals: Final[list[torch.Tensor]] = []
-        self._edges = edges
-        self._running: list[_Running] = []
-        self._pending: _Pending | None = None
+    edges: str = "effective"
+    cross: bool = False
+    residuals: list[torch.Tensor] = field(default_factory=list)
+    _running: list[_Running] = field(default_factory=list)
+    _pending: _Pending | None = None
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -117,14 +112,16 @@ class EdgeRecording(Recording):
         self.expect(weights, values, output)
 
     def takes_parts(self, items: int) -> bool:
-        """No: what an edge weighs is found once the layer's output goes on, which is whole."""
+        """No: edges are computed from the output of the whole layer."""
         return False
 
     def expect(self, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor) -> None:
         """Take what an attention layer has computed, its shape having been checked before."""
         groups = weights.shape[1] // values.shape[1]
         values = values.detach().repeat_interleave(groups, dim=1)
-        self._pending = _Pending(weights.detach(), values, output.detach(), list(self._running))
+        around = list(self._running)
+        candidates = [outer.given for outer in around] + [outer.before for outer in around]
+        self._pending = _Pending(weights.detach(), values, output.detach(), around, candidates)
 
     def check_done(self) -> None:
         """Check that no layer's edges are outstanding.
@@ -141,8 +138,8 @@ class EdgeRecording(Recording):
             "added to the residual"
         )
         raise AttentionError(
-            f"edges={self._edges!r} is not supported for layer {len(self.layers) + 1} of "
-            f"{self._model}: {missing}; edges='attention' works"
+            f"edges={self.edges!r} is not supported for layer {len(self.layers) + 1} of "
+            f"{self.model}: {missing}; edges='attention' works"
         )
 
     def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
@@ -158,9 +155,9 @@ class EdgeRecording(Recording):
                 heads, size = pending.output.shape[-2:]
                 pending.linear = module
                 pending.projection = _matrix(module).reshape(heads, size, -1)
-                if self._edges == "effective":
+                if self.edges == "effective":
                     self._finish(pending, None)
-        self._running.append(_Running(module, given))
+        self._running.append(_Running(given))
 
     def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
         """Note that a module has run and what it returned."""
@@ -202,23 +199,24 @@ class EdgeRecording(Recording):
         kind = torch.promote_types(weights.dtype, torch.float32)
         layer = len(self.layers) + 1
         if residual is None:
-            rows = effective_rows(weights, values, projection, cross=self._cross)
-            fused = fuse_heads(rows, self._heads, layer)
-            if self._cross and self._heads is not None:
-                # A head of which nothing is left has no say.
+            rows = effective_rows(weights, values, projection, cross=self.cross)
+            fused = fuse_heads(rows, self.heads, layer)
+            if self.cross and self.heads is not None:
+                # A head without any effective attention is left out.
                 sums = fused.sum(dim=-1, keepdim=True)
                 fused = fused / torch.where(sums > 0, sums, 1.0)
             self.layers.append(fused.to(kind).cpu())
             return
-        if self._heads != "mean":
-            head = resolve_index(self._heads, weights.shape[1], "heads", "heads")
+        if self.heads != "mean":
+            head = resolve_index(self.heads, weights.shape[1], "heads", "heads")
             weights, values = weights[:, [head]], values[:, [head]]
             projection = projection[[head]]
-        rows, shares = value_norms(weights, values, projection, residual, cross=self._cross)
+        rows, shares = value_norms(weights, values, projection, residual, cross=self.cross)
         self.layers.append(rows.to(kind).cpu())
         self.residuals.append(shares.cpu())
 
 
+@dataclass(eq=False)
 class OwnEdgeRecording(EdgeRecording):
     """Takes the edges of layers that compute attention with code of their own.
 
@@ -227,13 +225,9 @@ class OwnEdgeRecording(EdgeRecording):
     layer before it returned, if the weights times them is what a linear layer after it gets.
     """
 
-    def __init__(
-        self, model: str, batch: int, tokens: int | None, heads: str | int | None, edges: str
-    ) -> None:
-        super().__init__(model, batch, tokens, heads, edges)
-        self._weights: torch.Tensor | None = None
-        # What linear layers returned since the last attention.
-        self._returned: list[torch.Tensor] = []
+    _weights: torch.Tensor | None = None
+    # What linear layers returned since the last attention.
+    _returned: list[torch.Tensor] = field(default_factory=list)
 
     def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
         """Note that a module is about to run on an input."""

@@ -3,7 +3,7 @@
 Brunner, Liu, Pascual, Richter, Ciaramita and Wattenhofer, "On Identifiability in Transformers",
 ICLR 2020, section 3. What attention to a head's values adds to a position is ``W T``, where
 T = V O, the values times the head's part of the output projection. Where there are more tokens than
-a head has dimensions, some of W is lost in that product, whatever the weights are: the part in the
+a head has dimensions, some of W is always lost in that product: the part in the
 left null space of T. Effective attention is W without it.
 """
 

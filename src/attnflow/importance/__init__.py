@@ -1,7 +1,7 @@
 """What a model's answer really depends on: the references that attention is compared with.
 
 A reference changes the input, or follows the gradient, and so measures how much each token matters
-to the answer, whatever the attention says:
+to the answer, without reading the attention:
 
 - `blank_out`: how much the answer's probability changes when a token is replaced;
 - `input_gradient`: how much it changes with the token's embedding;
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from attnflow.checks import choice
 from attnflow.errors import OptionError
 from attnflow.importance.blank_out import blank_out
 from attnflow.importance.gradient import gradient_norm, gradient_x_input, input_gradient
@@ -83,10 +84,9 @@ def importance(
         "batch_size": batch_size,
         "truncate": truncate,
     }
+    choice(reference, "reference", REFERENCES)
     if reference == "blank_out":
         return blank_out(explainer, inputs, replacement=replacement, **options)
-    if reference not in REFERENCES:
-        raise OptionError(f"reference is {reference!r}; expected {', '.join(REFERENCES)}")
     if replacement != "auto":
         raise OptionError(
             f"replacement is {replacement!r}, but reference={reference!r} replaces nothing; leave "

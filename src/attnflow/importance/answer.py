@@ -1,7 +1,7 @@
 """Running a model on many readings: what it answers, and how sure it is.
 
-Readings of one shape run together, so that nothing is padded, and a reading's answer is the same
-in any company. The model is left as it was found, also after an exception.
+Readings of one shape run together without padding, so an answer does not depend on the batch. The
+model is restored, also after an exception.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from attnflow.checks import integer, switch
 from attnflow.errors import ModelError, OptionError
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Question, Reading
@@ -80,26 +81,22 @@ def read(
         raise OptionError(
             f"explainer is {type(explainer).__name__}; expected an attnflow.Explainer"
         )
-    if not isinstance(truncate, bool | np.bool_):
-        raise OptionError(f"truncate is {truncate!r}; expected True or False")
+    truncate = switch(truncate, "truncate")
     adapter = explainer.adapter
     adapter.check_answers()
     items, many = adapter.items(inputs)
     targets = [target] * len(items)
     if isinstance(target, list | tuple | np.ndarray):
-        if not many:
+        if not many or len(target) != len(items):
+            count = f"{len(items)} inputs" if many else "one input"
             raise OptionError(
-                f"target is {target!r}, but there is one input; expected one class or token"
-            )
-        if len(target) != len(items):
-            raise OptionError(
-                f"target lists {len(target)} classes or tokens for {len(items)} inputs; expected "
-                "one for each, or one for all"
+                f"target lists {len(target)} classes or tokens for {count}; expected one for each "
+                "of a list of inputs, or one for all"
             )
         targets = list(target)
     questions = [Question(position, adapter.target(one)) for one in targets]
     adapter.check_position(position)
-    return adapter.readings(items, questions, bool(truncate)), many
+    return adapter.readings(items, questions, truncate), many
 
 
 def check_batch_size(batch_size: Any) -> None:
@@ -108,9 +105,7 @@ def check_batch_size(batch_size: Any) -> None:
     Raises:
         OptionError: If it is not.
     """
-    whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
-    if not whole or batch_size < 1:
-        raise OptionError(f"batch_size is {batch_size!r}; expected a whole number of 1 or more")
+    integer(batch_size, "batch_size", least=1)
 
 
 def ask(explainer: Explainer, readings: list[Reading], batch_size: int) -> list[Answer]:
@@ -160,7 +155,7 @@ def log_odds(explainer: Explainer, readings: list[Reading], logits: Any) -> tupl
         log p / (1 - p), which do not run out of digits where p is nearly 1.
 
     Raises:
-        OptionError: If a target is no class of the model.
+        OptionError: If a target is not a class of the model.
         ModelError: If the logits are not numbers.
     """
     import torch
@@ -275,7 +270,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
             logits = getattr(outputs, "prediction_logits", None)
         if logits is None:
             raise ModelError(f"{type(model).__name__} returns no logits to read an answer from")
-        # In float64, so that a probability of nearly 1 keeps its digits.
+        # In float64: a probability near 1 keeps its digits.
         return (logits if position is None else logits[:, position]).to("cpu", torch.float64)
 
 

@@ -37,14 +37,13 @@ def blank_out(
     Every token is replaced, special tokens too. A token that is the replacement already gets 0, and
     so does a token that comes after the position of a causal model, which cannot see it. A masked
     language model is asked about its mask: y is still read at its place when the mask itself is
-    replaced, so that the importance of the mask is how much hangs on the model being asked there
-    (0 if masks are the replacement). In an image a patch is replaced by the mean colour (pixel
-    values of 0); special tokens are not part of the image, and get 0.
+    replaced. The importance of the mask is 0 if masks are the replacement. In an image a patch is
+    replaced by the mean colour (pixel values of 0); special tokens get 0.
 
     Mind the replacement. UNK stands for a word that the model does not know only where the model
     was trained with it. For GPT-2 and many decoders since, UNK is the token that separates texts:
-    what comes before it no longer counts, so that nearly every token seems to matter all there is
-    to matter. Another word may serve better there, and more than one should be tried.
+    the model ignores what comes before it, and nearly every token seems to matter. Use another word
+    there, and try more than one.
 
     A text of n tokens needs n + 1 forward passes. Texts and replacements of one length run
     together, without padding.

@@ -23,7 +23,7 @@ from attnflow.models.adapter import Reading
 
 __all__ = ["gradient_norm", "gradient_x_input", "input_gradient"]
 
-# A backward pass needs what every layer computed, so that fewer positions run together.
+# A backward pass keeps the activations of every layer, so fewer positions run together.
 GRADIENT_POSITIONS: Final = 512
 
 
@@ -48,7 +48,7 @@ def input_gradient(
     Tokens that come after the position of a causal model get 0: it cannot see them.
 
     Beware of models with layer normalisation, such as BERT, DistilBERT and GPT-2. It subtracts the
-    mean of the dimensions, so that nothing changes if all of them grow alike: **the sum is 0 for
+    mean of the dimensions, so adding a constant to all of them changes nothing: **the sum is 0 for
     every token**, and what is returned is the rounding error of its terms. `gradient_norm` and
     `gradient_x_input` mean something there. Models with RMS normalisation (T5, Llama, Gemma) are
     not concerned.
@@ -78,18 +78,10 @@ def input_gradient(
         >>> [len(one) for one in input_gradient(explainer, ["the keys to the door", "the key"])]
         [6, 3]
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "sum")
+    return _importance("sum", explainer, inputs, target, position, batch_size, truncate)
 
 
-def gradient_x_input(
-    explainer: Any,
-    inputs: Any,
-    *,
-    target: Any = None,
-    position: int | str = "auto",
-    batch_size: int = 64,
-    truncate: bool = False,
-) -> Any:
+def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
     """Multiply the gradient of the model's answer by each token's embedding.
 
     The importance of token t is ``|sum_d dp(y) / dx[t, d] * x[t, d]|``; `input_gradient` says what
@@ -107,18 +99,10 @@ def gradient_x_input(
         >>> found.shape  # [CLS], the, keys, to, the, cabinet
         (6,)
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "product")
+    return _importance("product", explainer, inputs, **options)
 
 
-def gradient_norm(
-    explainer: Any,
-    inputs: Any,
-    *,
-    target: Any = None,
-    position: int | str = "auto",
-    batch_size: int = 64,
-    truncate: bool = False,
-) -> Any:
+def gradient_norm(explainer: Any, inputs: Any, **options: Any) -> Any:
     """Take the Euclidean norm of the gradient of the model's answer by each token's embedding.
 
     The importance of token t is ``sqrt(sum_d (dp(y) / dx[t, d])**2)``; `input_gradient` says what
@@ -138,17 +122,17 @@ def gradient_norm(
         >>> bool((sums < 1e-4 * norms).all())
         True
     """
-    return _importance(explainer, inputs, target, position, batch_size, truncate, "norm")
+    return _importance("norm", explainer, inputs, **options)
 
 
 def _importance(
+    reduce: str,
     explainer: Any,
     inputs: Any,
-    target: Any,
-    position: Any,
-    batch_size: Any,
-    truncate: Any,
-    reduce: str,
+    target: Any = None,
+    position: int | str = "auto",
+    batch_size: int = 64,
+    truncate: bool = False,
 ) -> Any:
     check_batch_size(batch_size)
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
@@ -173,7 +157,7 @@ def _differentiate(
 
     name = type(explainer.model).__name__
     with torch.inference_mode(False), torch.enable_grad():
-        # Borrowed first, so that no other thread runs the model while it is watched.
+        # Borrowed first: no other thread may run the model while the hooks are set.
         with borrowed(explainer.model, None), _watched(modules) as embeddings:
             logits = run(explainer, readings)
         _check_calls(name, embeddings, explainer.adapter.embedded(readings[0]))
@@ -181,7 +165,7 @@ def _differentiate(
         gradients: Any = [None]
         if odds.requires_grad:
             # Not backward(), which would leave gradients behind in the parameters. Readings do not
-            # see each other, so that the gradient of the sum is each one's own.
+            # see each other, so the gradient of the sum is each one's own.
             gradients = torch.autograd.grad(odds.sum(), embeddings, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise ModelError(

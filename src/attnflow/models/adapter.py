@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import integer, resolve_index
 from attnflow.errors import AttnflowError, ModelError, OptionError
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
@@ -70,17 +70,9 @@ class Encoded(NamedTuple):
         return position + (self.source if self.sizes is None else sum(self.sizes))
 
 
-class Loader(NamedTuple):
-    """How a checkpoint is loaded.
-
-    Attributes:
-        model: The name of the class of transformers that loads the model.
-        reader: The name of the class that loads its tokenizer or processor, or a function that
-            does.
-    """
-
-    model: str
-    reader: str | Callable[..., Any]
+Loader = tuple[str, str | Callable[..., Any]]
+"""How a checkpoint is loaded: the name of the class of transformers that loads the model, and the
+name of the class that loads its tokenizer or processor, or a function that does."""
 
 
 class Question(NamedTuple):
@@ -222,7 +214,7 @@ class Adapter(ABC):
 
     @property
     def multi_label(self) -> bool:
-        """Whether each class has a probability of its own, whatever the others have."""
+        """Whether each class has a probability of its own, independent of the others."""
         problem = getattr(self.model.config, "problem_type", None)
         return bool(problem == "multi_label_classification")
 
@@ -256,17 +248,12 @@ class Adapter(ABC):
             )
         if self.depth is not None:
             resolve_index(options.layer, self.depth, "layer", "layers", first=1)
-        if not self.answers:
-            if options.target is not None:
-                raise OptionError(
-                    f"target is {options.target!r}, but {self.name} has no head and predicts "
-                    "nothing; leave it out"
-                )
-            if options.edges == "gradient":
-                raise OptionError(
-                    "edges='gradient' needs a prediction to differentiate, and "
-                    f"{self.name} has no head; use edges='attention'"
-                )
+        if not self.answers and (options.target is not None or options.edges == "gradient"):
+            name = "edges" if options.target is None else "target"
+            raise OptionError(
+                f"{name} is {options[name]!r}, which needs a prediction, and {self.name} has no "
+                "head; leave it out"
+            )
         fast = getattr(self.tokenizer, "is_fast", False)
         if options.units != "tokens" and not fast:
             raise OptionError(
@@ -372,8 +359,11 @@ class Adapter(ABC):
 
     @property
     def max_tokens(self) -> int | None:
-        """How many tokens the model takes; None if it does not say, or does not count tokens."""
-        return None
+        """How many tokens the model takes; None if it does not say."""
+        return smallest(
+            getattr(self.tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+        )
 
     # ---- Running ---------------------------------------------------------------------------------
 
@@ -403,7 +393,7 @@ class Adapter(ABC):
         inputs, where = self.stacked(batch, positions)
 
         def chosen(logits: Any, row: int) -> list[int]:
-            # A classifier has one answer, whatever the position.
+            # A classifier has one answer for all positions.
             rows = logits if len(logits) > 1 else [logits[0]] * len(asked[row])
             return [
                 int(row.argmax()) if target is None else target
@@ -473,7 +463,7 @@ class Adapter(ABC):
         logits, targets = ran.logits[row], ran.targets[row]
         if logits is None:
             return [Answer()]
-        # Of a classifier there is one answer, whatever the position.
+        # A classifier has one answer for all positions.
         rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
         return [
             Answer(predict(values, self.label), self.label(target))
@@ -558,38 +548,35 @@ class Adapter(ABC):
             OptionError: If there is no such token.
         """
         tokenizer = self.tokenizer
-        unk = getattr(tokenizer, "unk_token_id", None)
-        mask = getattr(tokenizer, "mask_token_id", None)
-        if isinstance(replacement, str) and replacement in ("auto", "unk", "mask"):
-            found = {"auto": mask if unk is None else unk, "unk": unk, "mask": mask}[replacement]
-            if found is None:
-                missing = {"auto": "neither an UNK nor a MASK", "unk": "no UNK", "mask": "no MASK"}
-                raise OptionError(
-                    f"{name} is {replacement!r}, but the tokenizer has {missing[replacement]} "
-                    f"token; expected a token of its vocabulary or its id, such as {name}=' '"
-                )
-            chosen = int(found)
-        elif isinstance(replacement, str):
-            chosen = _replacement_id(tokenizer, replacement, name)
-        elif isinstance(replacement, int | np.integer) and not isinstance(replacement, bool):
-            chosen = int(replacement)
+        named = {kind: getattr(tokenizer, f"{kind}_token_id", None) for kind in ("unk", "mask")}
+        known = tuple(named.values())
+        named["auto"] = named["mask"] if named["unk"] is None else named["unk"]
+        accepted = "'auto' (UNK, or else MASK), 'unk', 'mask', one token of the vocabulary"
+        found: int | None
+        if not isinstance(replacement, str):
+            found = integer(replacement, name, otherwise=accepted)
+        elif replacement in named:
+            found = named[replacement]
         else:
+            found = _token_id(tokenizer, replacement)
+        if found is None:
             raise OptionError(
-                f"{name} is {replacement!r}; expected 'auto', 'unk', 'mask', a token, or its id"
+                f"{name} is {replacement!r}, which is not one token of the tokenizer; expected "
+                f"{accepted}, or its id"
             )
         weight = getattr(self.model.get_input_embeddings(), "weight", None)
         size = int(weight.shape[0]) if weight is not None else self.outputs
-        if not 0 <= chosen < size:
+        if not 0 <= found < size:
             raise OptionError(
-                f"{name} is {replacement!r}, token {chosen}, but the model knows {size} tokens: "
+                f"{name} is {replacement!r}, token {found}, but the model knows {size} tokens: "
                 f"expected an id from 0 to {size - 1}"
             )
-        if chosen == getattr(tokenizer, "pad_token_id", None) and chosen not in (unk, mask):
+        if found == getattr(tokenizer, "pad_token_id", None) and found not in known:
             raise OptionError(
-                f"{name} is {replacement!r}, the padding token, which a model may ignore or not "
-                "count; expected another token"
+                f"{name} is {replacement!r}, the padding token, which a model may ignore; expected "
+                "another token"
             )
-        return chosen
+        return found
 
     @abstractmethod
     def readings(
@@ -765,19 +752,14 @@ def token_target(target: Any, count: int, tokenizer: Any, **encoding: Any) -> in
     return int(ids[0])
 
 
-def _replacement_id(tokenizer: Any, token: str, name: str) -> int:
+def _token_id(tokenizer: Any, token: str) -> int | None:
+    """Return the id of a text that is one token of the vocabulary; None if it is not."""
     known = tokenizer.get_vocab()
     if token in known:
         return int(known[token])
     ids = tokenizer(token, add_special_tokens=False)["input_ids"]
-    unk = getattr(tokenizer, "unk_token_id", None)
-    if len(ids) != 1 or ids[0] == unk:
-        what = "unknown to the tokenizer" if ids == [unk] else f"{len(ids)} tokens"
-        raise OptionError(
-            f"{name} is {token!r}, which is {what}; expected 'auto', 'unk', 'mask', one token, or "
-            "its id"
-        )
-    return int(ids[0])
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return int(ids[0]) if len(ids) == 1 and ids[0] != unknown else None
 
 
 def grouped(lengths: Sequence[tuple[int, ...]], most: int | None = None) -> Iterator[list[int]]:
@@ -804,7 +786,7 @@ def grouped(lengths: Sequence[tuple[int, ...]], most: int | None = None) -> Iter
 
 
 def smallest(*limits: Any) -> int | None:
-    """Return the smallest of some limits; None and huge numbers are no limits.
+    """Return the smallest of some limits; None and very large numbers are ignored.
 
     Example:
         >>> smallest(512, None, 10**30)

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import integer
 from attnflow.errors import OptionError
 from attnflow.explain import explain_graph
 from attnflow.explanation import Explanation, Prediction
@@ -58,7 +59,7 @@ class Explainer:
 
     Works with encoders, classifiers, causal decoders, encoder-decoders, speech and vision models of
     Hugging Face's transformers. What the model is for is recognised from its class. The model is
-    left as it was found.
+    not changed.
 
     Args:
         model: A model of transformers, in memory.
@@ -135,16 +136,7 @@ class Explainer:
             OptionError: If `task`, `device` or `dtype` is not valid.
             ModelError: If the model cannot be found or loaded; the message says why.
         """
-        return cls(
-            *load(
-                name_or_path,
-                task,
-                device,
-                dtype,
-                allow_pickle=allow_pickle,
-                trust_remote_code=trust_remote_code,
-            )
-        )
+        return cls(*load(name_or_path, task, device, dtype, allow_pickle, trust_remote_code))
 
     @sign
     def explain(self, inputs: Any, **options: Any) -> Any:
@@ -231,14 +223,7 @@ class Explainer:
             OptionError: If the model does not write text or an option is not valid.
             TextError: If the prompt is empty, or the text gets longer than the model takes.
         """
-        if (
-            isinstance(max_new_tokens, bool)
-            or not isinstance(max_new_tokens, int)
-            or max_new_tokens < 1
-        ):
-            raise OptionError(
-                f"max_new_tokens is {max_new_tokens!r}; expected an integer, 1 or more"
-            )
+        integer(max_new_tokens, "max_new_tokens", least=1)
         for name in ("position", "target"):
             if name in options:
                 raise OptionError(f"{name} cannot be given: generate chooses it for each token")
@@ -298,7 +283,9 @@ class Explainer:
             targets = [adapter.target(one.target) if adapter.answers else None for one in group]
             ran = adapter.run([encoded], [asked], chosen, [targets])
             scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
-            nodes = self._nodes(encoded, group, scorer)
+            causal = scorer.graph.causal
+            found = [adapter.position(encoded, one.position, causal) for one in group]
+            nodes = [encoded.node(place or 0) for place in found]
             default = scorer.has_receptive_field("auto")
             wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
             scores = {
@@ -321,11 +308,6 @@ class Explainer:
                     )
                 )
         return results
-
-    def _nodes(self, encoded: Encoded, questions: Sequence[Question], scorer: Scorer) -> list[int]:
-        causal = scorer.graph.causal
-        found = [self.adapter.position(encoded, one.position, causal) for one in questions]
-        return [encoded.node(place or 0) for place in found]
 
     def fingerprint(self) -> str:
         """Return a short text that stands for the model's weights, its set-up and its vocabulary.

@@ -141,7 +141,6 @@ class Picture(NamedTuple):
         grid: The rows and columns of patches.
         area: What the patches cover of the user's image: top, left, bottom and right, as shares of
             its height and width.
-        layout: How it is cut into patches.
         small: A small copy of that, a JPEG file; None where Pillow is not installed.
     """
 
@@ -149,7 +148,6 @@ class Picture(NamedTuple):
     size: tuple[int, int]
     grid: tuple[int, int]
     area: Area
-    layout: Layout
     small: bytes | None
 
 
@@ -190,17 +188,22 @@ class ImageAdapter(Adapter):
                 f"expected auto, {', '.join(cls.tasks)}"
             )
         if task in ("auto", _task_of(saved.__name__)):
-            return Loader(saved.__name__, load_image_processor)
+            return saved.__name__, load_image_processor
         if task == "image-classification":
             raise OptionError(
                 f"task is {task!r}, but the checkpoint is a {saved.__name__} without a classifier: "
                 "its answers would be random; expected auto or image-encoder"
             )
-        return Loader("AutoModel", load_image_processor)
+        return "AutoModel", load_image_processor
 
     @property
     def tokenizer(self) -> Any:
         """None: an image has no text."""
+        return None
+
+    @property
+    def max_tokens(self) -> int | None:
+        """None: an image is resized to what the model takes."""
         return None
 
     @property
@@ -215,13 +218,11 @@ class ImageAdapter(Adapter):
 
     def check(self, options: Options) -> None:
         """Refuse options that are for texts."""
-        if options.units != "tokens":
-            raise OptionError(
-                f"units={options.units!r} is for texts, and this model takes images; "
-                "expected 'tokens', which are patches"
-            )
-        if options.truncate:
-            raise OptionError("truncate=True is for texts, and this model takes images")
+        for name, expected in (("units", "tokens"), ("truncate", False)):
+            if options[name] != expected:
+                raise OptionError(
+                    f"{name} is {options[name]!r}, which is for texts; this model takes images"
+                )
         super().check(options)
 
     # ---- Reading ---------------------------------------------------------------------------------
@@ -233,11 +234,36 @@ class ImageAdapter(Adapter):
     def read(self, item: Any, truncate: bool = False) -> Encoded:
         """Read one image."""
         _check_image(item, "the image")
-        picture = _prepare(item, self.processor, self.layout, self._known)
+        picture = self._prepare(item)
         names = self.layout.tokens(picture.grid)
         special = tuple(index < len(self.layout.special) for index in range(len(names)))
         tokens = Tokens("", names, (None,) * len(names), special)
         return Encoded(tokens, {"pixel_values": picture.pixels}, extra=picture)
+
+    def _prepare(self, image: Any) -> Picture:
+        """Return an image as the model is given it."""
+        processor, layout = self.processor, self.layout
+        colours = _read(image)
+        size = (colours.shape[0], colours.shape[1])
+        pixels = _processed(processor, colours)
+        if pixels.ndim != 4 or pixels.shape[0] != 1:
+            raise ModelError(
+                f"{type(processor).__name__} returns pixel values of shape {tuple(pixels.shape)}; "
+                "expected (1, channels, height, width)"
+            )
+        if size not in self._known:
+            height, width = (int(number) for number in pixels.shape[-2:])
+            grid = layout.grid(height, width)
+            if min(grid) < 1:
+                raise ImageError(
+                    f"an image of {size[0]} x {size[1]} pixels is given to the model as {height} x "
+                    f"{width}, which is less than a patch of {layout.kernel[0]} x "
+                    f"{layout.kernel[1]}"
+                )
+            area = _area(processor, size, (height, width), layout.covered(grid))
+            self._known[size] = grid, area
+        grid, area = self._known[size]
+        return Picture(pixels[0], size, grid, area, _small(colours, area))
 
     def batches(
         self, items: Sequence[Any], options: Options
@@ -267,15 +293,11 @@ class ImageAdapter(Adapter):
         wanted = "[CLS]" if position in ("auto", "cls") else position
         if wanted in names:
             return names.index(wanted)
-        patches = f"a patch from '0,0' to {names[-1]!r}"
-        if wanted == "[CLS]":
-            raise OptionError(
-                f"position is {position!r}, but {self.name} has no CLS token that stands for the "
-                f"whole image; expected an index from 0 to {len(names) - 1}, or {patches}"
-            )
-        named = "".join(f"{token}, " for token in self.layout.special)
+        special = ("auto", "cls", *self.layout.special) if "[CLS]" in names else self.layout.special
+        lacking = "" if "[CLS]" in names else f", and {self.name} has no CLS token"
         raise OptionError(
-            f"position is {position!r}; expected an index, auto, cls, {named}or {patches}"
+            f"position is {position!r}{lacking}; expected {', '.join(special)}, an index from 0 to "
+            f"{len(names) - 1}, or a patch from '0,0' to {names[-1]!r}"
         )
 
     # ---- Running ---------------------------------------------------------------------------------
@@ -303,7 +325,12 @@ class ImageAdapter(Adapter):
     def graph(self, captured: Any, row: int, encoded: Encoded, options: Options) -> AttentionGraph:
         """Return the graph of one image."""
         count = captured.layers[0].shape[-1]
-        _check_count(self.model, self.layout, encoded.extra.grid, count)
+        rows, columns = encoded.extra.grid
+        if count != len(encoded.tokens):
+            raise ModelError(
+                f"{self.name} attends over {count} tokens; expected {len(encoded.tokens)}, of "
+                f"{rows} x {columns} patches and {len(self.layout.special)} special tokens"
+            )
         return fused_graph(captured, row, count, options)
 
     def mask(self, graph: AttentionGraph) -> NDArray[np.bool_] | None:
@@ -373,9 +400,19 @@ class ImageAdapter(Adapter):
         for token in tokens:
             place = reading.places[token]
             if place is not None:
-                rows, columns = _pixels_of(place[1], reading.extra)
+                rows, columns = self._pixels_of(place[1], reading.extra.grid)
                 pixels[:, rows, columns] = fill
         return reading._replace(inputs={"pixel_values": pixels})
+
+    def _pixels_of(self, index: int, grid: tuple[int, int]) -> Iterator[slice]:
+        """Give the rows and columns of pixels that a patch is cut from."""
+        layout = self.layout
+        for place, kernel, stride, padding in zip(
+            divmod(index, grid[1]), layout.kernel, layout.stride, layout.padding, strict=True
+        ):
+            # Padding around the image has no pixels.
+            first = place * stride - padding
+            yield slice(max(0, first), max(0, first + kernel))
 
     @property
     def can_delete(self) -> bool:
@@ -445,9 +482,8 @@ def token_layout(model: Any) -> Layout:
     staged = [key for key in ("window_size", "depths") if getattr(model.config, key, None)]
     if staged:
         raise ModelError(
-            f"{name} attends within windows or changes its grid from stage to stage, as "
-            f"{staged[0]} in its configuration says, so that no position can be followed from "
-            "layer to layer; use a model whose layers attend over the whole image, such as ViT"
+            f"{name} attends within windows or in stages ({staged[0]} in its configuration); use a "
+            "model whose layers attend over the whole image, such as ViT"
         )
     embeddings = _embeddings(model)
     patches = None
@@ -457,7 +493,7 @@ def token_layout(model: Any) -> Layout:
     if patches is None or patches.padding == "same":
         raise ModelError(
             f"{name} does not cut an image into patches by one convolution, as ViT, DeiT, DINOv2 "
-            "and CLIP do, so that its tokens have no known place in the image"
+            "and CLIP do, so the place of a token in the image is not known"
         )
     special = []
     for attribute, label in (
@@ -494,22 +530,11 @@ def _interpolates(model: Any, size: tuple[int, int]) -> bool:
         return True
     if "interpolate_pos_encoding" in inspect.signature(embeddings.forward).parameters:
         raise ModelError(
-            f"{type(model).__name__} takes images of {own[0]} x {own[1]} pixels only, and its "
-            f"image processor makes {size[0]} x {size[1]} of this one; set the processor's size"
+            f"{type(model).__name__} takes images of {own[0]} x {own[1]} pixels, and its image "
+            f"processor returns {size[0]} x {size[1]}; set the processor's size"
         )
-    # DINOv2 fits them by itself.
+    # DINOv2 interpolates without being told.
     return False
-
-
-def _check_count(model: Any, layout: Layout, grid: tuple[int, int], count: int) -> None:
-    expected = len(layout.special) + grid[0] * grid[1]
-    if count != expected:
-        raise ModelError(
-            f"{type(model).__name__} attends over {count} tokens, but {grid[0]} x {grid[1]} "
-            f"patches and {len(layout.special)} special tokens ({', '.join(layout.special)}) are "
-            f"{expected}: it masks patches or adds tokens that are not known, so that no token has "
-            "a known place in the image"
-        )
 
 
 # ---- Images --------------------------------------------------------------------------------------
@@ -547,7 +572,7 @@ def _is_one(value: Any) -> bool:
 
 
 def _is_pillow(value: Any) -> bool:
-    # Without the module there is no such image, and it need not be imported to tell.
+    # An image of Pillow implies that the module is imported.
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image)
 
@@ -557,13 +582,11 @@ def _check_image(image: Any, name: str) -> None:
     if not _is_one(image):
         raise ImageError(f"{name} is {type(image).__name__}; expected {_IMAGE}")
     if isinstance(image, np.ndarray):
-        if image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        valid = image.ndim == 3 and image.shape[2] == 3 and 0 not in image.shape
+        if not valid or image.dtype != np.uint8:
             raise ImageError(
-                f"{name} has shape {image.shape}; expected (height, width, 3): red, green, blue"
-            )
-        if image.dtype != np.uint8:
-            raise ImageError(
-                f"{name} has dtype {image.dtype}; expected uint8, numbers from 0 to 255"
+                f"{name} is an array of type {image.dtype} and shape {image.shape}; expected uint8 "
+                "of shape (height, width, 3)"
             )
     elif _is_pillow(image):
         if 0 in image.size:
@@ -575,7 +598,7 @@ def _check_image(image: Any, name: str) -> None:
 
 
 def _pillow(module: str) -> Any:
-    # Through importlib, so that Pillow is not needed to check the types.
+    # With importlib, mypy does not need Pillow.
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -601,38 +624,6 @@ def _read(image: Any) -> NDArray[np.uint8]:
         raise ImageError(
             f"{os.fspath(image)} cannot be read as an image: {' '.join(str(error).split())}"
         ) from error
-
-
-def _prepare(
-    image: Any, processor: Any, layout: Layout, known: dict[tuple[int, int], tuple[Any, Area]]
-) -> Picture:
-    """Return an image as the model is given it.
-
-    Args:
-        image: The image.
-        processor: The image processor.
-        layout: How the model's tokens are laid out.
-        known: Grid and area of the image sizes met so far; a new one is added.
-    """
-    colours = _read(image)
-    size = (colours.shape[0], colours.shape[1])
-    pixels = _processed(processor, colours)
-    if pixels.ndim != 4 or pixels.shape[0] != 1:
-        raise ModelError(
-            f"{type(processor).__name__} makes pixel values of shape {tuple(pixels.shape)} of an "
-            "image; expected (1, channels, height, width)"
-        )
-    if size not in known:
-        height, width = (int(number) for number in pixels.shape[-2:])
-        grid = layout.grid(height, width)
-        if min(grid) < 1:
-            raise ImageError(
-                f"an image of {size[0]} x {size[1]} pixels is given to the model as {height} x "
-                f"{width}, which is less than a patch of {layout.kernel[0]} x {layout.kernel[1]}"
-            )
-        known[size] = grid, _area(processor, size, (height, width), layout.covered(grid))
-    grid, area = known[size]
-    return Picture(pixels[0], size, grid, area, layout, _small(colours, area))
 
 
 def _small(colours: NDArray[np.uint8], area: Area) -> bytes | None:
@@ -661,8 +652,8 @@ def _area(processor: Any, size: tuple[int, int], prepared: tuple[int, int], cove
     """
     if getattr(processor, "crop_pct", None) is not None:
         raise ModelError(
-            f"{type(processor).__name__} cuts off part of an image while it resizes it (crop_pct), "
-            "so that the place of a patch in the image is not known"
+            f"{type(processor).__name__} crops an image while it resizes it (crop_pct), so the "
+            "place of a patch in the image is not known"
         )
     blank = np.zeros((*size, 3), dtype=np.uint8)
 
@@ -674,23 +665,18 @@ def _area(processor: Any, size: tuple[int, int], prepared: tuple[int, int], cove
         return int(shape[-2]), int(shape[-1])
 
     cropped = size_without("do_pad")
-    resized = size_without("do_pad", "do_center_crop") if _crops(processor) else cropped
+    resized = cropped
+    if getattr(processor, "do_center_crop", False):
+        resized = size_without("do_pad", "do_center_crop")
     shares = []
     for side in range(2):
         spare = resized[side] - cropped[side]
         # An odd number of pixels to add is divided one way by Pillow and the other by torchvision.
-        before = int(spare / 2) if _uses_torchvision(processor) else spare // 2
+        torchvision = getattr(processor, "backend", "pil") == "torchvision"
+        before = int(spare / 2) if torchvision else spare // 2
         shares.append([(edge + before) / resized[side] for edge in covered[side::2]])
     (top, bottom), (left, right) = shares
     return top, left, bottom, right
-
-
-def _crops(processor: Any) -> bool:
-    return bool(getattr(processor, "do_center_crop", False))
-
-
-def _uses_torchvision(processor: Any) -> bool:
-    return getattr(processor, "backend", "pil") == "torchvision"
 
 
 def _processed(processor: Any, colours: NDArray[np.uint8], **options: Any) -> Any:
@@ -709,20 +695,3 @@ def _processor_needs(name: str, error: ImportError) -> MissingExtraError:
     return MissingExtraError(
         f"the image processor of {name} needs {package}; run: pip install {package}"
     )
-
-
-def _pixels_of(index: int, picture: Picture) -> tuple[slice, slice]:
-    """Return the rows and columns of pixels that a patch is cut from."""
-    layout = picture.layout
-    row, column = (
-        # Padding around the image has no pixels.
-        slice(max(0, place * stride - padding), max(0, place * stride - padding + kernel))
-        for place, kernel, stride, padding in zip(
-            divmod(index, picture.grid[1]),
-            layout.kernel,
-            layout.stride,
-            layout.padding,
-            strict=True,
-        )
-    )
-    return row, column

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from attnflow.checks import choice
 from attnflow.errors import AttnflowError, MissingExtraError, ModelError, OptionError
 from attnflow.models.adapter import Adapter
 from attnflow.models.image import ImageAdapter
@@ -49,12 +50,11 @@ def adapter_for(model: Any, reader: Any) -> Adapter:
 
 def load(
     name_or_path: str | os.PathLike[str],
-    task: str = "auto",
-    device: str = "auto",
-    dtype: str = "auto",
-    *,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
+    task: str,
+    device: str,
+    dtype: str,
+    allow_pickle: bool,
+    trust_remote_code: bool,
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer or processor, as `Explainer.from_pretrained` does.
 
@@ -69,8 +69,7 @@ def load(
 
     from attnflow.capture.quiet import quiet
 
-    if task not in ("auto", *TASKS):
-        raise OptionError(f"task is {task!r}; expected auto, {', '.join(TASKS)}")
+    choice(task, "task", ("auto", *TASKS))
     place = _device(device)
     number = _dtype(dtype, place)
     path = Path(name_or_path)
@@ -84,14 +83,13 @@ def load(
             _register_own(path)
             config = transformers.AutoConfig.from_pretrained(name, **source)
             found = (adapter.loader(config, task, gguf) for adapter in ADAPTERS)
-            loader = next(loader for loader in found if loader is not None)
-            read = loader.reader
+            name_of_class, read = next(loader for loader in found if loader is not None)
             if isinstance(read, str):
                 read = getattr(transformers, read).from_pretrained
             reader = read(name, **source)
             if not gguf:
                 source["use_safetensors"] = None if allow_pickle else True
-            kind: Any = getattr(transformers, loader.model)
+            kind: Any = getattr(transformers, name_of_class)
             model = kind.from_pretrained(name, dtype=number, **source)
     except AttnflowError:
         raise

@@ -7,13 +7,14 @@ the source's tokens and by the target's own up to there, together.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import choice, resolve_index
 from attnflow.errors import ModelError, OptionError, TextError
 from attnflow.graph import AttentionGraph, encoder_decoder_graph
 from attnflow.models.adapter import (
@@ -54,10 +55,7 @@ class PairAdapter(Adapter):
         if not (
             hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None
         ):
-            raise ModelError(
-                f"{self.name} is an encoder-decoder without a head that writes text; load it for "
-                f"task={self.task!r}"
-            )
+            raise ModelError(f"{self.name} has no head that writes text; load it for {self.task}")
 
     @classmethod
     def fits(cls, model: Any) -> bool:
@@ -72,7 +70,7 @@ class PairAdapter(Adapter):
         if not getattr(config, "is_encoder_decoder", False):
             return None
         cls._check_saved(config, task)
-        return Loader("AutoModelForSeq2SeqLM", "AutoTokenizer")
+        return "AutoModelForSeq2SeqLM", "AutoTokenizer"
 
     @classmethod
     def _check_saved(cls, config: Any, task: str) -> None:
@@ -83,8 +81,8 @@ class PairAdapter(Adapter):
         able = cls.tasks[0]
         if task == "auto" and saved.endswith(("Classification", "QuestionAnswering")):
             raise ModelError(
-                f"the checkpoint is a {saved}; only encoder-decoders that write text can be "
-                f"explained. task={able!r} loads it as one"
+                f"the checkpoint is a {saved}; expected an encoder-decoder that writes text. "
+                f"task={able!r} loads it as one"
             )
         if task not in ("auto", able):
             raise OptionError(
@@ -105,14 +103,6 @@ class PairAdapter(Adapter):
         if target is None:
             return None
         return token_target(target, self.outputs, self.tokenizer, text_target=target)
-
-    @property
-    def max_tokens(self) -> int | None:
-        """How many source tokens the model takes."""
-        return smallest(
-            getattr(self.tokenizer, "model_max_length", None),
-            getattr(self.model.config, "max_position_embeddings", None),
-        )
 
     @property
     def max_target(self) -> int | None:
@@ -154,9 +144,6 @@ class PairAdapter(Adapter):
         """Read a source and the target so far."""
         source, said = self._pair(item)
         target = self._target_ids(said)
-        return self._joined(source, self._source_ids(source, truncate), target)
-
-    def _source_ids(self, source: str, truncate: bool) -> list[int]:
         if not source.strip():
             raise TextError("the source text is empty; there is nothing to explain")
         most = self.max_tokens
@@ -171,7 +158,16 @@ class PairAdapter(Adapter):
                 f"the source text has {len(ids)} tokens and the model takes {most}; shorten it, "
                 "or pass truncate=True to cut it there"
             )
-        return list(ids)
+        special = _special_ids(self.tokenizer) | {target[0]}
+        names = [str(name) for name in self.tokenizer.convert_ids_to_tokens(ids)]
+        spans = _source_spans(self.tokenizer, source, ids, special)
+        first = Tokens(source, tuple(names), spans, tuple(token in special for token in ids))
+        return Encoded(
+            self._with_target(first, target),
+            {"input_ids": list(ids), "decoder_input_ids": target},
+            source=len(ids),
+            extra=first,
+        )
 
     def _target_ids(self, said: str) -> list[int]:
         """Return the ids of the target so far, with what it starts with."""
@@ -187,26 +183,16 @@ class PairAdapter(Adapter):
             labels.pop()
         # The tokenizer of Whisper begins with what the target begins with, others do not.
         labels = labels if labels[:1] == [start] else [start, *labels]
-        most = self.max_target
-        if most is not None and len(labels) > most:
-            raise TextError(
-                f"the target so far has {len(labels)} tokens, including those it starts with, and "
-                f"the model takes {most}; shorten it"
-            )
+        self._check_target(labels)
         return labels
 
-    def _joined(self, source: str, ids: list[int], target: list[int]) -> Encoded:
-        """Return both sides as one text, each token with its place in it."""
-        special = _special_ids(self.tokenizer) | {target[0]}
-        names = [str(name) for name in self.tokenizer.convert_ids_to_tokens(ids)]
-        spans = _source_spans(self.tokenizer, source, ids, special)
-        first = Tokens(source, tuple(names), spans, tuple(token in special for token in ids))
-        return Encoded(
-            self._with_target(first, target),
-            {"input_ids": ids, "decoder_input_ids": target},
-            source=len(ids),
-            extra=first,
-        )
+    def _check_target(self, target: list[int]) -> None:
+        most = self.max_target
+        if most is not None and len(target) > most:
+            raise TextError(
+                f"the target so far has {len(target)} tokens, including those it starts with, and "
+                f"the model takes {most}; shorten it"
+            )
 
     def _with_target(self, source: Tokens, target: list[int]) -> Tokens:
         """Return the tokens of a source with those of a target."""
@@ -251,8 +237,8 @@ class PairAdapter(Adapter):
 
     def check_position(self, position: int | str) -> None:
         """Refuse a position that has no meaning for targets."""
-        if isinstance(position, str) and position not in ("auto", "last"):
-            raise OptionError(f"position is {position!r}; expected an index, auto or last")
+        if isinstance(position, str):
+            choice(position, "position", ("auto", "last"), otherwise="an index")
 
     def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
         """Return a position of the target."""
@@ -307,7 +293,7 @@ class PairAdapter(Adapter):
                 [gradient_rows(layer.double().numpy()) for layer in part]
                 for part in (encoder, decoder)
             )
-            # Where nothing in the source helps the target, a position keeps to itself.
+            # A position without any positive gradient on the source attends to itself.
             cross = [shares(layer.double().numpy()) for layer in cross]
         residual: float | NDArray[np.float64] = options.residual
         if captured.residuals is not None:
@@ -354,7 +340,11 @@ class PairAdapter(Adapter):
         positions = [k - 1 for k in range(first, len(written)) if written[k] not in special]
         if not positions:
             return encoded, [], []
-        whole = self._rewritten(encoded, written[: positions[-1] + 1])
+        target = written[: positions[-1] + 1]
+        whole = encoded._replace(
+            tokens=self._with_target(encoded.extra, target),
+            inputs={**encoded.inputs, "decoder_input_ids": target},
+        )
         return whole, positions, [written[k + 1] for k in positions]
 
     def _write(self, encoded: Encoded, max_new_tokens: int) -> list[int]:
@@ -385,13 +375,6 @@ class PairAdapter(Adapter):
         source = torch.tensor([encoded.inputs["input_ids"]], device=self.model.device)
         return source, {"attention_mask": torch.ones_like(source)}
 
-    def _rewritten(self, encoded: Encoded, target: list[int]) -> Encoded:
-        """Return a pair with another target. `Encoded.extra` has the tokens of the source alone."""
-        return encoded._replace(
-            tokens=self._with_target(encoded.extra, target),
-            inputs={**encoded.inputs, "decoder_input_ids": target},
-        )
-
     def questions(
         self, item: Any, question: Question, max_new_tokens: int, truncate: bool
     ) -> tuple[Any, list[Question]]:
@@ -403,7 +386,13 @@ class PairAdapter(Adapter):
             return item, [question]
         source, said = self._pair(item)
         if not said.strip():
-            said = self._written(source, max_new_tokens, truncate)
+            empty = self.read((source, ""), truncate)
+            first = len(empty.inputs["decoder_input_ids"])
+            most = min(max_new_tokens, (self.max_target or sys.maxsize) - first)
+            written = self._write(empty, most)[first:]
+            said = str(self.tokenizer.decode(written, skip_special_tokens=True))
+            if not said.strip():
+                raise TextError("the model writes nothing for the source, so nothing can be asked")
         encoded = self.read((source, said), truncate)
         special = encoded.tokens.special[encoded.source :]
         asked = [
@@ -414,17 +403,6 @@ class PairAdapter(Adapter):
         if not asked:
             raise TextError(f"the tokenizer finds no token in the target {said!r}")
         return (source, said), asked
-
-    def _written(self, source: Any, max_new_tokens: int, truncate: bool) -> str:
-        encoded = self.read((source, ""), truncate)
-        first = len(encoded.inputs["decoder_input_ids"])
-        if self.max_target is not None:
-            max_new_tokens = min(max_new_tokens, self.max_target - first)
-        written = self._write(encoded, max_new_tokens)[first:]
-        said = str(self.tokenizer.decode(written, skip_special_tokens=True))
-        if not said.strip():
-            raise TextError("the model writes nothing for the source, so nothing can be asked")
-        return said
 
     def counted(self, item: Any, truncate: bool, position: int | str) -> tuple[str, ...]:
         """See that a pair can be evaluated."""
@@ -465,8 +443,8 @@ def _check_input(kind: Any) -> None:
     given = getattr(kind, "main_input_name", "input_ids")
     if given not in ("input_ids", "input_features"):
         raise ModelError(
-            f"{kind.__name__} reads {given}, neither text nor sound; attnflow.capture.capture_pair "
-            "captures its attention, and attnflow.encoder_decoder_graph makes a graph of it"
+            f"{kind.__name__} reads {given}, not text or sound; use attnflow.capture.capture_pair "
+            "and attnflow.encoder_decoder_graph"
         )
 
 

@@ -23,7 +23,7 @@ from attnflow.models.pair import PairAdapter
 from attnflow.options import Options
 from attnflow.tokens import Tokens
 
-__all__ = ["Listener", "SoundAdapter", "Stretches", "listener", "stretches"]
+__all__ = ["Listener", "SoundAdapter", "listener", "stretches"]
 
 # How long a stretch is, in seconds, as nearly as whole positions allow. A spoken word takes about a
 # quarter of a second, and a phoneme a tenth.
@@ -60,7 +60,7 @@ class SoundAdapter(PairAdapter):
         if config.model_type != "whisper":
             return None
         cls._check_saved(config, task)
-        return Loader("AutoModelForSpeechSeq2Seq", "AutoProcessor")
+        return "AutoModelForSpeechSeq2Seq", "AutoProcessor"
 
     @property
     def tokenizer(self) -> Any:
@@ -94,13 +94,12 @@ class SoundAdapter(PairAdapter):
                     )[0]
                 )
             target = [heard if token == UNHEARD else token for token in target]
-        parts = self._listener.stretches(samples)
-        source = Tokens("", parts.names, (None,) * len(parts.names), parts.special)
+        source, sizes = self._listener.stretches(samples)
         return Encoded(
             self._with_target(source, target),
             {"input_features": features[0], "decoder_input_ids": target},
-            source=len(parts.names),
-            sizes=parts.sizes,
+            source=len(source),
+            sizes=sizes,
             extra=source,
         )
 
@@ -119,12 +118,7 @@ class SoundAdapter(PairAdapter):
         if languages and tasks and not set(tasks.values()) & set(target):
             task = getattr(config, "task", None) or "transcribe"
             target = [*target[:2], tasks[task], *target[2:]]
-        most = self.max_target
-        if most is not None and len(target) > most:
-            raise TextError(
-                f"the text so far has {len(target)} tokens, including those it starts with, and "
-                f"the model takes {most}; shorten it"
-            )
+        self._check_target(target)
         return target
 
     def batches(
@@ -154,8 +148,7 @@ class SoundAdapter(PairAdapter):
     def check_answers(self) -> None:
         """Refuse: no part of a sound can be replaced as a token can."""
         raise ModelError(
-            f"{self.name} reads sound, and references replace tokens of a text or patches of an "
-            "image; expected a model that reads text or images"
+            f"{self.name} reads sound; a reference needs a model that reads text or images"
         )
 
 
@@ -172,20 +165,6 @@ def _language_id(config: Any, languages: dict[str, int]) -> int:
             f"generation_config.language is {language!r}, which the model does not know"
         )
     return found
-
-
-class Stretches(NamedTuple):
-    """The stretches that the positions of a sound are put together to.
-
-    Attributes:
-        names: The name of each.
-        sizes: How many positions each has, in their order.
-        special: For each whether it is silence that was added.
-    """
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    special: tuple[bool, ...]
 
 
 class Listener(NamedTuple):
@@ -234,9 +213,8 @@ class Listener(NamedTuple):
         samples = _samples(given)
         if len(samples) > self.samples and not truncate:
             raise TextError(
-                f"the sound has {len(samples)} samples, {len(samples) / self.rate:.2f} seconds, "
-                f"and the model hears {self.samples}, {self.samples / self.rate:g} seconds; cut it "
-                "into parts, or pass truncate=True to cut it there"
+                f"the sound has {len(samples)} samples, and the model takes {self.samples}, which "
+                f"are {self.samples / self.rate:g} seconds; divide it, or pass truncate=True"
             )
         return samples[: self.samples]
 
@@ -245,7 +223,7 @@ class Listener(NamedTuple):
         read = self.extractor(samples, sampling_rate=self.rate, return_tensors="pt")
         return read["input_features"]
 
-    def stretches(self, samples: NDArray[np.float32]) -> Stretches:
+    def stretches(self, samples: NDArray[np.float32]) -> tuple[Tokens, tuple[int, ...]]:
         """Return the stretches of a sound, and of the silence after it."""
         heard = -(-len(samples) * self.positions // self.samples)
         return stretches(self.positions, heard, self.samples / self.rate / self.positions)
@@ -268,27 +246,25 @@ def listener(model: Any, processor: Any) -> Listener:
     positions = getattr(model.config, "max_source_positions", None)
     if getattr(model.config, "model_type", None) != "whisper" or not isinstance(positions, int):
         raise ModelError(
-            f"{name} reads sound, but not as Whisper does, in positions of a known time; "
-            "attnflow.capture.capture_pair captures its attention, and "
-            "attnflow.encoder_decoder_graph makes a graph of it"
+            f"{name} reads sound, but is not a Whisper model; use "
+            "attnflow.capture.capture_pair and attnflow.encoder_decoder_graph"
         )
     extractor = getattr(processor, "feature_extractor", None)
     if extractor is None or getattr(processor, "tokenizer", None) is None:
         raise ModelError(
-            f"{name} reads sound and writes text; expected its processor, which has a feature "
-            f"extractor and a tokenizer, in the place of {type(processor).__name__}"
+            f"tokenizer is {type(processor).__name__}; expected the processor of {name}, which has "
+            "a feature extractor and a tokenizer"
         )
     frames = int(extractor.n_samples // extractor.hop_length)
     if frames != 2 * positions or extractor.feature_size != model.config.num_mel_bins:
         raise ModelError(
-            f"{name} takes {2 * positions} frames of {model.config.num_mel_bins} numbers, and the "
-            f"feature extractor gives {frames} of {extractor.feature_size}; expected the model's "
-            "own"
+            f"{name} takes {2 * positions} frames of {model.config.num_mel_bins} numbers, and this "
+            f"feature extractor gives {frames} of {extractor.feature_size}"
         )
     return Listener(extractor, int(extractor.sampling_rate), int(extractor.n_samples), positions)
 
 
-def stretches(positions: int, heard: int, seconds: float) -> Stretches:
+def stretches(positions: int, heard: int, seconds: float) -> tuple[Tokens, tuple[int, ...]]:
     """Put the positions of a sound together to stretches of a tenth of a second.
 
     Args:
@@ -297,11 +273,14 @@ def stretches(positions: int, heard: int, seconds: float) -> Stretches:
         seconds: How long a position is.
 
     Returns:
-        The stretches.
+        The stretches as tokens, and how many positions each has. The added silence is special.
 
     Example:
-        >>> stretches(1500, 12, 0.02)[:2]
-        (('0.00-0.10 s', '0.10-0.20 s', '0.20-0.24 s', '[silence 0.24-30.00 s]'), (5, 5, 2, 1488))
+        >>> tokens, sizes = stretches(1500, 12, 0.02)
+        >>> tokens.names
+        ('0.00-0.10 s', '0.10-0.20 s', '0.20-0.24 s', '[silence 0.24-30.00 s]')
+        >>> sizes
+        (5, 5, 2, 1488)
     """
     most = max(1, round(STRETCH / seconds))
     starts = list(range(0, heard, most))
@@ -312,7 +291,7 @@ def stretches(positions: int, heard: int, seconds: float) -> Stretches:
         names.append(f"[silence {heard * seconds:.2f}-{positions * seconds:.2f} s]")
         sizes.append(positions - heard)
     special = [False] * len(starts) + [True] * (len(names) - len(starts))
-    return Stretches(tuple(names), tuple(sizes), tuple(special))
+    return Tokens("", tuple(names), (None,) * len(names), tuple(special)), tuple(sizes)
 
 
 def _samples(given: Any) -> NDArray[np.float32]:
@@ -322,19 +301,14 @@ def _samples(given: Any) -> NDArray[np.float32]:
     array = np.asarray(given) if hasattr(given, "__array__") else None
     if array is None:
         raise TextError(f"the sound is {type(given).__name__}; expected {_SOUND}")
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or array.ndim != 1:
         raise TextError(
-            f"the sound is an array of type {array.dtype}; expected floats from -1 to 1, such as "
-            "16-bit samples divided by 32768"
+            f"the sound is an array of type {array.dtype} and shape {array.shape}; expected floats "
+            "from -1 to 1 of one channel, of shape (n,)"
         )
-    if array.ndim != 1:
-        raise TextError(
-            f"the sound is an array of shape {array.shape}; expected one channel, of shape (n,)"
-        )
-    if len(array) == 0:
-        raise TextError("the sound is empty; there is nothing to explain")
-    if not np.isfinite(array).all():
-        raise TextError("the sound holds NaN or infinity; expected floats from -1 to 1")
+    if len(array) == 0 or not np.isfinite(array).all():
+        found = "contains NaN or infinity" if len(array) else "is empty"
+        raise TextError(f"the sound {found}; expected floats from -1 to 1")
     return array.astype(np.float32, copy=False)
 
 
@@ -344,13 +318,9 @@ def _read_wave(path: Path) -> tuple[NDArray[np.float32], int]:
         with wave.open(str(path), "rb") as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             data = np.frombuffer(file.readframes(file.getnframes()), dtype=np.uint8)
-    except FileNotFoundError:
-        raise TextError(f"{path} does not exist; expected {_SOUND}") from None
     except (OSError, EOFError, wave.Error) as error:
         reason = str(error) or "it ends too early"
-        raise TextError(
-            f"{path} cannot be read as a .wav file of plain samples: {reason}; expected {_SOUND}"
-        ) from error
+        raise TextError(f"{path} cannot be read as a .wav file: {reason}") from error
     whole = data[: len(data) - len(data) % (width * channels)].reshape(-1, width)
     if width == 1:  # these alone are without a sign, and stand for silence at 128
         values = whole[:, 0].astype(np.float64) - 128.0

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import resolve_index
+from attnflow.checks import choice, resolve_index
 from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
 from attnflow.graph import AttentionGraph
-from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped, smallest
+from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
 from attnflow.tokens import Span, Tokens
@@ -56,20 +56,12 @@ class TextAdapter(Adapter):
                 f"task is {task!r}, but {config.model_type} is a model that reads text; expected "
                 f"auto, {', '.join(TASKS)}"
             )
-        return Loader(TASKS[task][1], "AutoTokenizer")
+        return TASKS[task][1], "AutoTokenizer"
 
     @property
     def answers(self) -> bool:
         """Whether the model has a head."""
         return self.task != "encoder"
-
-    @property
-    def max_tokens(self) -> int | None:
-        """How many tokens the model takes, None if it does not say."""
-        return smallest(
-            getattr(self.tokenizer, "model_max_length", None),
-            getattr(self.model.config, "max_position_embeddings", None),
-        )
 
     # ---- Reading ---------------------------------------------------------------------------------
 
@@ -172,10 +164,8 @@ class TextAdapter(Adapter):
 
     def check_position(self, position: int | str) -> None:
         """Refuse a position that has no meaning for texts."""
-        if isinstance(position, str) and position not in POSITIONS:
-            raise OptionError(
-                f"position is {position!r}; expected an index, {', '.join(POSITIONS)}"
-            )
+        if isinstance(position, str):
+            choice(position, "position", POSITIONS, otherwise="an index")
 
     def position(self, encoded: Encoded, position: int | str, causal: bool | None) -> int | None:
         """Return the position to explain."""

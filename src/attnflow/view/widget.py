@@ -123,7 +123,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         if all(getattr(self, name) == getattr(given, name) for name in CHOICES):
             return given
         if trace is None:
-            made = {name: getattr(given, name) for name in given.__slots__}
+            made = dict(vars(given))
             made |= {"layer": self.layer, "saturation": None, "notes": ()}
             return Explanation(**made | {"scores": given.layer_scores[self.layer - 1]})
         if trace.encoder is not None and self.position < trace.encoder[1]:

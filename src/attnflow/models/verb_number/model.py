@@ -1,6 +1,6 @@
 """The paper's verb-number model: GPT-2 Transformer blocks that see the whole sentence.
 
-Importing this module registers the model with transformers, so that
+Importing this module registers the model with transformers. Then
 `AutoModelForSequenceClassification` and `attnflow.Explainer.from_pretrained` load it by its folder.
 """
 
@@ -68,7 +68,7 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
         self.drop = nn.Dropout(config.embd_pdrop)
         self.h = nn.ModuleList(GPT2Block(config, layer_idx=i) for i in range(config.n_layer))
         for block in self.h:
-            block.attn.is_causal = False  # what sdpa would go by where there is no mask
+            block.attn.is_causal = False  # sdpa reads this if there is no mask
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.score = nn.Linear(config.n_embd, config.num_labels)
         self.post_init()
@@ -116,7 +116,7 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
         Args:
             input_ids: (batch, n) words.
             attention_mask: (batch, n), 0 where a sentence is padded.
-            inputs_embeds: (batch, n, dimensions) embeddings in the place of `input_ids`.
+            inputs_embeds: (batch, n, dimensions) embeddings instead of `input_ids`.
             labels: (batch,) classes; then the output has the cross-entropy as its loss.
             **options: What transformers hands on to the attention function.
 

@@ -72,7 +72,7 @@ def build_tokenizer(sentences: Iterable[str], size: int = 10_000) -> PreTrainedT
         plain = " ".join(word for word in words if word not in TAGS)
         counts.update(word for word, _ in splitting.pre_tokenize_str(plain.lower()))
     kept = sorted(tags)[: max(0, size - len(SPECIAL))]
-    # Equally common words in the order of the alphabet, so that the order of the data is nothing.
+    # Equally common words in alphabetical order, independent of the order of the data.
     common = sorted(counts, key=lambda word: (-counts[word], word))
     words = [*SPECIAL, *kept, *common][:size]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
