@@ -24,6 +24,7 @@ __all__ = [
     "ENDINGS",
     "STYLES",
     "Style",
+    "annotate",
     "axes_of",
     "content",
     "dress",
@@ -402,15 +403,32 @@ def dress(ax: Any, *, frame: Iterable[str] = ()) -> None:
         text.set_family([FONT])
 
 
-def set_title(ax: Any, text: str, size: float = TITLE_SIZE, **more: Any) -> None:
+def annotate(
+    ax: Any, text: str, place: Sequence[float], offset: Sequence[float] = (0, 0), **more: Any
+) -> None:
+    """Write a small text into axes.
+
+    Args:
+        ax: The axes.
+        text: What `label` returned.
+        place: The point that the text belongs to, in the units of the data.
+        offset: How far from there the text begins, in points.
+        **more: Other properties of the text.
+    """
+    put_text(ax.annotate(" ", place, offset, textcoords="offset points"), text, SMALL_SIZE, **more)
+
+
+def set_title(ax: Any, text: str | None, size: float = TITLE_SIZE, **more: Any) -> None:
     """Write a title above axes, at the left, on two lines if it is too long for one.
 
     Args:
         ax: The axes.
-        text: The title.
+        text: The title; None writes none.
         size: The size in points.
         **more: Other properties of the text.
     """
+    if text is None:
+        return
     room = max(20, int(points(ax)[0] / (0.55 * size)))
     line = label(text, 2 * room)
     if len(line) > room:
@@ -474,14 +492,9 @@ def content(figure: Any, ending: str, dpi: int = 200) -> bytes:
     Returns:
         The content. It is the same for the same figure, without a date. The fonts of a PDF are
         embedded as TrueType, as publishers require.
-
-    Raises:
-        OptionError: If the ending is not one of these.
     """
     import matplotlib
 
-    if ending not in ENDINGS:
-        raise OptionError(f"ending is {ending!r}; expected {', '.join(ENDINGS)}")
     file = io.BytesIO()
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "attnflow"}):
