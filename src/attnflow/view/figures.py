@@ -124,7 +124,7 @@ def layer_map(
     columns = len(tokens)
     if given.shape[1:] != (columns,) or given.size == 0 or given.dtype.kind not in "fiu":
         raise OptionError(
-            f"values has shape {given.shape}; expected numbers to draw, of shape (L, {columns}) for "
+            f"values has shape {given.shape}; expected numbers to draw of shape (L, {columns}) for "
             f"{columns} tokens"
         )
     if special is not None and len(special) != columns:

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnflow.evaluate.statistics import MEASURES, Statistics
-from attnflow.view import theme
-from attnflow.view.captions import counted, mean_and_interval, p_value, signed, spaced
+from attnflow.view import captions, theme
 from attnflow.view.evaluation import DIFFERENCES, skipped_notes, statistics_notes
 from attnflow.view.tables import Cell, Report, Table
 from attnflow.view.text import visible
@@ -28,8 +27,9 @@ def report(statistics: Statistics) -> Report:
     options = statistics.options
     layer = "the last layer" if options["layer"] == -1 else f"layer {options['layer']}"
     headline = (
-        f"{statistics.data}: {counted(statistics.count)}, {options['method']} of "
-        f"{options['units']} in {layer}, edges {spaced(options['edges'])}, {statistics.model}"
+        f"{statistics.data}: {captions.counted(statistics.count)}, {options['method']} of "
+        f"{options['units']} in {layer}, edges {captions.spaced(options['edges'])}, "
+        f"{captions.model_name(statistics.model)}"
     )
     return Report(
         visible(headline, line_breaks=False), list(_tables(statistics)), list(_notes(statistics))
@@ -45,7 +45,7 @@ def _tables(statistics: Statistics) -> Iterator[Table]:
 
     # What is not defined, such as the saturation of rollout, is left out.
     rows: list[list[Any]] = [
-        [spaced(row["measure"]), _cell(row)]
+        [captions.spaced(row["measure"]), _cell(row)]
         for row in summary
         if row["measure"] in MEASURES and row["count"]
     ]
@@ -53,15 +53,17 @@ def _tables(statistics: Statistics) -> Iterator[Table]:
         yield Table("How the scores are spread", ["", "mean"], rows)
     for reference in statistics.references:
         rows = [
-            [spaced(what), *correlations(what, reference)]
+            [captions.spaced(what), *correlations(what, reference)]
             for what in ("scores", *statistics.baselines)
         ]
-        yield Table(f"Spearman's rank correlation with {spaced(reference)}", ["of", *kept], rows)
+        yield Table(
+            f"Spearman's rank correlation with {captions.spaced(reference)}", ["of", *kept], rows
+        )
         rows = [
             [
-                f"scores - {spaced(name)}",
+                f"scores - {captions.spaced(name)}",
                 *(
-                    Cell((signed(item["difference"]), p_value(item["p_holm"])))
+                    Cell((captions.signed(item["difference"]), captions.p_value(item["p_holm"])))
                     for item in statistics.compare()
                     if (item["reference"], item["baseline"]) == (reference, name)
                 ),
@@ -70,7 +72,7 @@ def _tables(statistics: Statistics) -> Iterator[Table]:
         ]
         if rows:
             yield Table(DIFFERENCES, ["", *kept], rows)
-    rows = [[spaced(name), *correlations("scores", name)] for name in statistics.baselines]
+    rows = [[captions.spaced(name), *correlations("scores", name)] for name in statistics.baselines]
     if rows:
         title = "Spearman's rank correlation of the scores with baselines"
         yield Table(title, ["with", *kept], rows)
@@ -83,7 +85,7 @@ def _tables(statistics: Statistics) -> Iterator[Table]:
 
 
 def _cell(row: dict[str, Any]) -> Cell:
-    return Cell(tuple(part for part in mean_and_interval(row) if part))
+    return Cell(tuple(part for part in captions.mean_and_interval(row) if part))
 
 
 def _notes(statistics: Statistics) -> Iterator[str]:
@@ -92,9 +94,9 @@ def _notes(statistics: Statistics) -> Iterator[str]:
     )
     yield from statistics_notes(statistics.statistics["level"], statistics.notes, undefined)
     if statistics.pending:
-        yield f"Not finished: {counted(statistics.pending)} left to evaluate."
+        yield f"Not finished: {captions.counted(statistics.pending)} left to evaluate."
     if statistics.failed:
-        yield f"{counted(statistics.failed)} of the source failed and have no scores."
+        yield f"{captions.counted(statistics.failed)} of the source failed and have no scores."
     yield from skipped_notes(
         statistics.skipped, "could not be compared with references", unit="row "
     )
@@ -144,12 +146,12 @@ def draw(statistics: Statistics) -> "Figure":
             color=style.colour,
             label=name,
         )
-    theme.set_ticks(left.yaxis, range(len(names)), [spaced(name) for name in names])
+    theme.set_ticks(left.yaxis, range(len(names)), [captions.spaced(name) for name in names])
     left.invert_yaxis()
     left.set_xlabel("Spearman\u2019s rank correlation of the scores", size=theme.TEXT_SIZE)
     if names:
         left.legend(frameon=False, fontsize=theme.SMALL_SIZE, loc="best")
-    theme.set_title(left, f"{counted(statistics.count)}, {statistics.options['method']}")
+    theme.set_title(left, f"{captions.counted(statistics.count)}, {statistics.options['method']}")
     theme.dress(right, frame=["bottom"])
     tokens = range(len(statistics.tokens))
     right.barh(

@@ -16,7 +16,7 @@ from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 from attnflow.view.document import inlined
 from attnflow.view.notebook import inline_html
-from attnflow.view.page import data, script, style
+from attnflow.view.page import data, style
 
 try:
     import anywidget
@@ -86,7 +86,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
     """
 
-    _esm = script() + inlined("widget.js")
+    _esm = inlined("widget.js")
 
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)
