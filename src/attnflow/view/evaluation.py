@@ -312,6 +312,6 @@ def _too_many_tests(evaluation: Evaluation) -> Iterator[str]:
         if smallest * tests > 1 - evaluation.options["level"]:
             yield (
                 f"No difference by {captions.spaced(over)} can be significant: the smallest "
-                f"p-value this test can give, {smallest:.2g}, times the {tests} tests of that family "
-                f"is too large. Evaluate fewer layers, or {remedy}."
+                f"p-value of this test, {smallest:.2g}, times the {tests} tests of its family is "
+                f"too large. Evaluate fewer layers, or {remedy}."
             )

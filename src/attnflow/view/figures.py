@@ -142,7 +142,8 @@ def layer_map(
     if columns <= 60 and rows <= 60:
         _rule(ax, rows, columns, 0.6)
     _token_ticks(ax, tokens, np.nanmax(np.where(np.isnan(scores), 0.0, scores), axis=0), ordinary)
-    _layer_ticks(ax, rows, layer)
+    height = theme.points(ax)[1]
+    _layer_ticks(ax.yaxis, range(1, rows + 1), height, offset=-1, bold=layer)
     ax.set_xlim(-0.5, columns - 0.5)
     # As in the paper, the first layer is at the bottom.
     ax.set_ylim(-0.5, rows - 0.5)
@@ -225,8 +226,7 @@ def attention_graph(
     ax.tick_params(length=0)
     incoming = drawn.max(axis=(0, 1), initial=0.0)
     _token_ticks(ax, tokens, incoming, np.ones(count, dtype=bool))
-    shown = range(0, layers + 1, _step(layers + 1, theme.points(ax)[1]))
-    theme.set_ticks(ax.yaxis, shown, ["input" if i == 0 else f"L{i}" for i in shown])
+    _layer_ticks(ax.yaxis, range(layers + 1), theme.points(ax)[1])
     ax.set_xlim(-0.6, count - 0.4)
     ax.set_ylim(-0.25, layers + 0.25)
     theme.set_title(ax, title)
@@ -416,17 +416,9 @@ def correlation_over_layers(
     ax.axhline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
     for i, (name, value) in enumerate((baselines or {}).items(), others):
         style = theme.style_of(name, i)
-        ax.axhline(
-            float(value),
-            color=style.colour,
-            linestyle=style.dashes,
-            linewidth=1.0,
-            label=theme.label(name, 40),
-            zorder=2,
-        )
-    step = _step(last, theme.points(ax)[0], 18.0)
-    shown = range(step, last + 1, step)
-    theme.set_ticks(ax.xaxis, shown, [f"L{i}" for i in shown])
+        look = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.0, "zorder": 2}
+        ax.axhline(float(value), label=theme.label(name, 40), **look)
+    _layer_ticks(ax.xaxis, range(1, last + 1), theme.points(ax)[0] * LABEL_ROOM / 18.0)
     ax.set_xlim(0.7, last + 0.3)
     theme.put_text(ax.xaxis.label, "layer", theme.TEXT_SIZE)
     theme.put_text(ax.yaxis.label, theme.label(ylabel, 60), theme.TEXT_SIZE)
@@ -558,9 +550,9 @@ def _top(*choices: NDArray[np.float64]) -> float:
     return 1e-12
 
 
-def _step(count: int, room: float, each: float = LABEL_ROOM) -> int:
+def _step(count: int, room: float) -> int:
     """Return the distance between labels at which they do not touch."""
-    return max(1, math.ceil(count * each / max(room, 1.0)))
+    return max(1, math.ceil(count * LABEL_ROOM / max(room, 1.0)))
 
 
 def _heaviest(weights: NDArray[np.float64], apart: int) -> Iterator[int]:
@@ -598,13 +590,17 @@ def _token_ticks(
         ax.tick_params(axis="x", length=0)
 
 
-def _layer_ticks(ax: Any, rows: int, layer: int | None) -> None:
-    step = _step(rows, theme.points(ax)[1])
-    shown = [i for i in range(rows) if (i + 1) % step == 0 or step == 1]
-    theme.set_ticks(ax.yaxis, shown, [f"L{i + 1}" for i in shown])
-    for i, text in zip(shown, ax.get_yticklabels(), strict=True):
-        text.set_fontweight("bold" if i + 1 == layer else "normal")
-    ax.tick_params(axis="y", length=0 if step == 1 else 2.5)
+def _layer_ticks(
+    axis: Any, layers: range, room: float, *, offset: int = 0, bold: int | None = None
+) -> None:
+    """Label as many layers as there is room for. Layer l is at l + offset; 0 is the input."""
+    step = _step(len(layers), room)
+    shown = [layer for layer in layers if layer % step == 0]
+    names = [f"L{layer}" if layer else "input" for layer in shown]
+    theme.set_ticks(axis, [layer + offset for layer in shown], names)
+    for layer, text in zip(shown, axis.get_ticklabels(), strict=True):
+        text.set_fontweight("bold" if layer == bold else "normal")
+    axis.set_tick_params(length=0 if step == 1 else 2.5)
 
 
 def _rule(ax: Any, rows: int, columns: int, width: float) -> None:
@@ -629,15 +625,10 @@ def _few_ticks(axis: Any) -> None:
 
 
 def _legend(ax: Any, entries: int) -> None:
-    legend = ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.02),
-        frameon=False,
-        handlelength=2.6,
-        labelspacing=0.6,
-        ncols=1 + entries // 16,
-        borderaxespad=0.4,
-    )
+    """Draw a legend at the right of the axes."""
+    place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "borderaxespad": 0.4}
+    space = {"handlelength": 2.6, "labelspacing": 0.6, "ncols": 1 + entries // 16}
+    legend = ax.legend(frameon=False, **place, **space)
     for text in legend.get_texts():
         theme.put_text(text, text.get_text(), theme.TEXT_SIZE)
 

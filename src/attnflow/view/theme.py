@@ -56,22 +56,6 @@ SMALL_SIZE: Final = 7.0
 
 # The font that comes with matplotlib, and so is on every machine.
 FONT: Final = "DejaVu Sans"
-# If a machine has them, these fonts have characters that DejaVu Sans lacks.
-WIDER_FONTS: Final = (
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Source Han Sans",
-    "Hiragino Sans",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "Malgun Gothic",
-    "WenQuanYi Zen Hei",
-    "Droid Sans Fallback",
-    "Noto Emoji",
-    "Segoe UI Symbol",
-    "Apple Symbols",
-    "Arial Unicode MS",
-)
 
 
 class Style(NamedTuple):
@@ -81,28 +65,26 @@ class Style(NamedTuple):
         colour: Its colour.
         marker: The marker of its points.
         dashes: The dashes of its line.
-        hatch: The hatching of its bars.
     """
 
     colour: str
     marker: str
     dashes: Any
-    hatch: str
 
 
 STYLES: Final = {
-    "raw": Style("#e69f00", "o", (0, (4.0, 1.6)), "///"),
-    "rollout": Style("#0072b2", "s", "solid", ""),
-    "flow": Style("#3b0f45", "^", "solid", "..."),
+    "raw": Style("#e69f00", "o", (0, (4.0, 1.6))),
+    "rollout": Style("#0072b2", "s", "solid"),
+    "flow": Style("#3b0f45", "^", "solid"),
 }
 # For everything that is not a method, in the order given.
 OTHERS: Final = (
-    Style("#009e73", "D", (0, (1.2, 1.2)), "xx"),
-    Style("#8c8c8c", "v", (0, (1.2, 1.2)), "--"),
-    Style("#cc79a7", "P", (0, (6.0, 1.2, 1.2, 1.2)), "\\\\\\"),
-    Style("#5e4b00", "X", (0, (1.2, 1.2)), "||"),
-    Style("#56b4e9", "*", (0, (3.0, 1.2, 1.2, 1.2)), "++"),
-    Style("#b03a00", "h", (0, (6.0, 2.0)), "oo"),
+    Style("#009e73", "D", (0, (1.2, 1.2))),
+    Style("#8c8c8c", "v", (0, (1.2, 1.2))),
+    Style("#cc79a7", "P", (0, (6.0, 1.2, 1.2, 1.2))),
+    Style("#5e4b00", "X", (0, (1.2, 1.2))),
+    Style("#56b4e9", "*", (0, (3.0, 1.2, 1.2, 1.2))),
+    Style("#b03a00", "h", (0, (6.0, 2.0))),
 )
 
 
@@ -270,19 +252,21 @@ def _fonts() -> tuple[tuple[str, str], ...]:
     """Return the upright fonts of this machine, as family and file, the preferred ones first."""
     from matplotlib import font_manager
 
-    def rank(family: str) -> int:
-        order = (FONT, *WIDER_FONTS)
-        return order.index(family) if family in order else len(order)
-
-    entries = [
+    entries = {
         (entry.name, entry.fname)
         for entry in font_manager.fontManager.ttflist
         # Fonts for mathematics and the font of last resort have boxes instead of letters.
         if entry.style == "normal"
         and str(entry.weight) in ("400", "normal", "regular", "book")
         and not entry.name.startswith(("cm", "STIX", "Last Resort", "LastResort"))
-    ]
-    return tuple(sorted(set(entries), key=lambda entry: (rank(entry[0]), entry)))
+    }
+
+    def rank(entry: tuple[str, str]) -> tuple[Any, ...]:
+        family = entry[0]
+        # Noto Sans has most scripts in the style of our font.
+        return family != FONT, not family.startswith(("Noto Sans", "Source Han Sans")), entry
+
+    return tuple(sorted(entries, key=rank))
 
 
 @functools.lru_cache(maxsize=256)

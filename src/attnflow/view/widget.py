@@ -152,23 +152,22 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
     @traitlets.validate(*CHOICES)  # type: ignore[untyped-decorator]
     def _check(self, proposal: Any) -> str | int:
         name, value = proposal["trait"].name, proposal["value"]
-        trace = self.explanation.trace
+        trace, shown = self.explanation.trace, getattr(self.explanation, name)
         try:
             if name == "layer":
                 return resolve_layer(value, self._layers(self.position))
+            if trace is None and value != shown:
+                raise OptionError(
+                    f"{name} is {value!r}, but this explanation has no trace and shows only the "
+                    f"{name} {shown!r}"
+                )
             if name == "method":
-                value = choice(value, name, METHODS)
-            elif trace is not None:
-                return resolve_index(value, len(trace.tokens), name, "tokens")
+                return str(choice(value, name, METHODS))
+            return (
+                value if trace is None else resolve_index(value, len(trace.tokens), name, "tokens")
+            )
         except OptionError as error:
             raise ChoiceError(str(error)) from error
-        shown: str | int = getattr(self.explanation, name)
-        if trace is None and value != shown:
-            raise ChoiceError(
-                f"{name} is {value!r}, but this explanation has no trace and shows only the "
-                f"{name} {shown!r}"
-            )
-        return value if name == "method" else shown
 
     @traitlets.observe("position")  # type: ignore[untyped-decorator]
     def _keep_layer(self, change: Any) -> None:
