@@ -9,7 +9,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from attnflow.errors import ModelError
 from attnflow.models import Explainer
 from attnflow.models.load import TASKS
 from attnflow.options import OPTIONS, Option, Switch
@@ -192,20 +191,10 @@ def load(args: argparse.Namespace) -> Explainer:
 
 
 def shipped() -> Path:
-    """Return the folder of the model that comes with attnflow.
-
-    Raises:
-        ModelError: If it is not there.
-    """
+    """Return the folder of the model that comes with attnflow."""
     from attnflow.models.verb_number import checkpoint
 
-    folder = checkpoint()
-    if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"--model was not given, and the model that comes with attnflow is not in {folder}; "
-            "give a folder or a hub name with --model"
-        )
-    return folder
+    return checkpoint()
 
 
 def index_or_name(value: str) -> int | str:

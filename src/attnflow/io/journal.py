@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +94,8 @@ def difference(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
     old, new = found.get("options", {}), header.get("options", {})
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
-            return f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+            values = reprlib.repr(old.get(name)), reprlib.repr(new.get(name))
+            return f"{name} is {values[0]} there and {values[1]} here"
     return ""
 
 

@@ -397,19 +397,11 @@ def correlation_over_layers(
         method = next((known for known in theme.STYLES if name.startswith(known)), name)
         style = theme.style_of(method, others)
         others += method not in theme.STYLES
-        ax.plot(
-            places,
-            means,
-            color=style.colour,
-            linestyle=(0, (1.2, 1.2)) if method in drawn else style.dashes,
-            linewidth=1.6,
-            marker=style.marker,
-            markersize=4.5 if last <= 16 else 3.0,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            label=theme.label(name, 40),
-            zorder=3,
-        )
+        dashes = (0, (1.2, 1.2)) if method in drawn else style.dashes
+        line = {"color": style.colour, "linestyle": dashes, "linewidth": 1.6, "zorder": 3}
+        points = {"marker": style.marker, "markersize": 4.5 if last <= 16 else 3.0}
+        edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+        ax.plot(places, means, label=theme.label(name, 40), **line, **points, **edge)
         drawn.add(method)
         if np.isfinite(low).any():
             ax.fill_between(places, low, high, color=style.colour, alpha=0.22, linewidth=0)

@@ -31,57 +31,46 @@ def report(statistics: Statistics) -> Report:
         f"{options['units']} in {layer}, edges {captions.spaced(options['edges'])}, "
         f"{captions.model_name(statistics.model)}"
     )
-    return Report(
-        visible(headline, line_breaks=False), list(_tables(statistics)), list(_notes(statistics))
-    )
+    tables = [table for table in _tables(statistics) if table.rows]
+    return Report(visible(headline, line_breaks=False), tables, list(_notes(statistics)))
 
 
 def _tables(statistics: Statistics) -> Iterator[Table]:
     summary = statistics.summary()
     kept = ["all tokens", "without special"]
 
-    def correlations(what: str, other: str) -> list[Cell]:
-        return [_cell(row) for row in summary if (row["what"], row["with"]) == (what, other)]
+    def correlations(named: str, what: str, other: str) -> list[str | Cell]:
+        found = [_cell(row) for row in summary if (row["what"], row["with"]) == (what, other)]
+        return [captions.spaced(named), *found]
+
+    def differences(reference: str, baseline: str) -> list[str | Cell]:
+        found = [
+            Cell((captions.signed(item["difference"]), captions.p_value(item["p_holm"])))
+            for item in statistics.compare()
+            if (item["reference"], item["baseline"]) == (reference, baseline)
+        ]
+        return [f"scores - {captions.spaced(baseline)}", *found]
 
     # What is not defined, such as the saturation of rollout, is left out.
-    rows: list[list[Any]] = [
+    spread: list[list[str | Cell]] = [
         [captions.spaced(row["measure"]), _cell(row)]
         for row in summary
         if row["measure"] in MEASURES and row["count"]
     ]
-    if rows:
-        yield Table("How the scores are spread", ["", "mean"], rows)
+    yield Table("How the scores are spread", ["", "mean"], spread)
+    baselines = statistics.baselines
     for reference in statistics.references:
-        rows = [
-            [captions.spaced(what), *correlations(what, reference)]
-            for what in ("scores", *statistics.baselines)
-        ]
-        yield Table(
-            f"Spearman's rank correlation with {captions.spaced(reference)}", ["of", *kept], rows
-        )
-        rows = [
-            [
-                f"scores - {captions.spaced(name)}",
-                *(
-                    Cell((captions.signed(item["difference"]), captions.p_value(item["p_holm"])))
-                    for item in statistics.compare()
-                    if (item["reference"], item["baseline"]) == (reference, name)
-                ),
-            ]
-            for name in statistics.baselines
-        ]
-        if rows:
-            yield Table(DIFFERENCES, ["", *kept], rows)
-    rows = [[captions.spaced(name), *correlations("scores", name)] for name in statistics.baselines]
-    if rows:
-        title = "Spearman's rank correlation of the scores with baselines"
-        yield Table(title, ["with", *kept], rows)
-    if statistics.tokens:
-        rows = [
-            [visible(token.token, line_breaks=False), f"{token.mean:.4f}", f"{token.times:,}"]
-            for token in statistics.tokens
-        ]
-        yield Table("Tokens with the highest mean scores", ["", "mean score", "times"], rows)
+        title = f"Spearman's rank correlation with {captions.spaced(reference)}"
+        rows = [correlations(what, what, reference) for what in ("scores", *baselines)]
+        yield Table(title, ["of", *kept], rows)
+        yield Table(DIFFERENCES, ["", *kept], [differences(reference, name) for name in baselines])
+    title = "Spearman's rank correlation of the scores with baselines"
+    yield Table(title, ["with", *kept], [correlations(name, "scores", name) for name in baselines])
+    highest = [
+        [visible(token.token, line_breaks=False), f"{token.mean:.4f}", f"{token.times:,}"]
+        for token in statistics.tokens
+    ]
+    yield Table("Tokens with the highest mean scores", ["", "mean score", "times"], highest)
 
 
 def _cell(row: dict[str, Any]) -> Cell:
@@ -97,9 +86,8 @@ def _notes(statistics: Statistics) -> Iterator[str]:
         yield f"Not finished: {captions.counted(statistics.pending)} left to evaluate."
     if statistics.failed:
         yield f"{captions.counted(statistics.failed)} of the source failed and have no scores."
-    yield from skipped_notes(
-        statistics.skipped, "could not be compared with references", unit="row "
-    )
+    what = "could not be compared with references"
+    yield from skipped_notes(statistics.skipped, what, unit="row ")
 
 
 def draw(statistics: Statistics) -> "Figure":
@@ -129,23 +117,14 @@ def draw(statistics: Statistics) -> "Figure":
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     theme.dress(left, frame=["bottom"])
     left.axvline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
-    for order, (special, name) in enumerate(
-        [(True, "all tokens"), (False, "without special tokens")]
-    ):
+    for order, name in enumerate(["all tokens", "without special tokens"]):
         style = theme.style_of(name, order)
-        chosen = [row for row in correlations if row["special_tokens"] == special]
+        chosen = [row for row in correlations if row["special_tokens"] == (order == 0)]
         places = [names.index(row["with"]) + 0.16 * (2 * order - 1) for row in chosen]
         lows, highs = ([row["ci"][end] for row in chosen] for end in (0, 1))
         left.hlines(places, lows, highs, color=style.colour, linewidth=1.6)
-        left.plot(
-            [row["mean"] for row in chosen],
-            places,
-            linestyle="none",
-            marker=style.marker,
-            markersize=5,
-            color=style.colour,
-            label=name,
-        )
+        look = {"linestyle": "none", "marker": style.marker, "markersize": 5, "label": name}
+        left.plot([row["mean"] for row in chosen], places, color=style.colour, **look)
     theme.set_ticks(left.yaxis, range(len(names)), [captions.spaced(name) for name in names])
     left.invert_yaxis()
     left.set_xlabel("Spearman\u2019s rank correlation of the scores", size=theme.TEXT_SIZE)
@@ -154,12 +133,8 @@ def draw(statistics: Statistics) -> "Figure":
     theme.set_title(left, f"{captions.counted(statistics.count)}, {statistics.options['method']}")
     theme.dress(right, frame=["bottom"])
     tokens = range(len(statistics.tokens))
-    right.barh(
-        tokens,
-        [token.mean for token in statistics.tokens],
-        color=theme.style_of(statistics.options["method"]).colour,
-        height=0.7,
-    )
+    colour = theme.style_of(statistics.options["method"]).colour
+    right.barh(tokens, [token.mean for token in statistics.tokens], color=colour, height=0.7)
     theme.set_ticks(right.yaxis, tokens, [theme.label(token.token) for token in statistics.tokens])
     right.invert_yaxis()
     right.set_xlabel("mean score", size=theme.TEXT_SIZE)

@@ -115,10 +115,9 @@ def render(
     ]
     rows, remarks = _chart(explanation, width - 2 * margin, encoding, cell_len)
     for label, number, bar in rows:
-        parts = (label, (number, "bold"), "  ", (bar, ACCENT))
-        lines.append(
-            Padding(Text.assemble(*parts, no_wrap=True, overflow="crop"), (0, 0, 0, margin))
-        )
+        row = (label, (number, "bold"), "  ", (bar, ACCENT))
+        line = Text.assemble(*row, no_wrap=True, overflow="crop")
+        lines.append(Padding(line, (0, 0, 0, margin)))
     lines += [indented(Text(remark, "dim")) for remark in remarks]
     lines.append(Text())
     facts = [
