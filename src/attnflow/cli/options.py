@@ -28,9 +28,7 @@ __all__ = [
 ]
 
 
-def add_command(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str | None
-) -> argparse.ArgumentParser:
+def add_command(subparsers: Any, name: str, text: str | None) -> argparse.ArgumentParser:
     """Add a command, described by the docstring of its module.
 
     Args:
@@ -44,13 +42,14 @@ def add_command(
     """
     about, heading, examples = (text or "").partition("Examples:\n")
     summary = about.partition("\n")[0].rstrip(".")
-    return subparsers.add_parser(
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary[:1].lower() + summary[1:],
         description=about.strip(),
         epilog=heading.lower() + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    return parser
 
 
 def add_model(parser: argparse._ActionsContainer) -> None:
