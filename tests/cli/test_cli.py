@@ -41,6 +41,27 @@ def test_an_error_of_attnflow_is_one_line_and_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "attnflow: error: layer is 9, but there are 3 layers\n"
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("pass truncate=True to cut it", "pass --truncate to cut it"),
+        ("use edges='attention'", "use --edges attention"),
+        ('give units="words", or heads=3', "give --units words, or --heads 3"),
+        ("special_tokens=False leaves it out", "--no-special-tokens leaves it out"),
+        ("receptive_field=False divides nothing", "--receptive-field off divides nothing"),
+        ("target='two words' is missing", "--target 'two words' is missing"),
+        ("output_attentions=True, layer is 9", "output_attentions=True, layer is 9"),
+    ],
+)
+def test_an_error_names_flags_and_not_arguments_of_python(message, shown, monkeypatch, capsys):
+    def fail(args):
+        raise attnflow.TextError(message)
+
+    monkeypatch.setattr(serve, "run", fail)
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == f"attnflow: error: {shown}\n"
+
+
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
     def interrupt(args):
         raise KeyboardInterrupt

@@ -702,7 +702,7 @@ def test_a_store_in_use_is_refused(classifier, tmp_path):
 
 
 def test_a_store_that_cannot_be_is_an_error_before_any_work(classifier, tmp_path):
-    with pytest.raises(OptionError, match="folder"):
+    with pytest.raises(OptionError, match=r"run\.jsonl"):
         evaluate(classifier, TEXTS[:1], store=tmp_path / "no" / "run.jsonl")
     with pytest.raises(OptionError, match="/dev/null"):
         evaluate(classifier, TEXTS[:1], store="/dev/null")

@@ -94,7 +94,6 @@ def clock(monkeypatch):
 
 def test_elsewhere_there_is_a_line_now_and_then(clock, capsys):
     with Progress("explaining", "rows", seconds_between_lines=30) as progress:
-        assert not progress.is_bar
         progress.update(1000, 4000)
         for done in range(1100, 1701, 100):
             clock.now += 10
@@ -143,7 +142,6 @@ def test_without_rich_a_terminal_gets_lines(clock, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setattr(sys, "stderr", Terminal())
     with Progress("explaining") as progress:
-        assert not progress.is_bar
         progress.update(0, 10)
         clock.now += 100
         progress.update(5, 10)

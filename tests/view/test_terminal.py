@@ -324,9 +324,19 @@ def test_the_position_is_named_only_while_all_tokens_are_there(keys):
         assert "position 0, verb-number" in plain(changed)
 
 
-def test_a_model_in_a_folder_goes_by_the_end_of_its_path():
-    for model in ("/home/me/models/org/tiny", "org/tiny", "C:\\models\\org\\tiny\\"):
-        assert "position 0 [CLS], org/tiny\n" in plain(explained(TEXT, model=model))
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("/home/me/models/org/tiny", "tiny"),
+        ("./tiny", "tiny"),
+        ("C:\\models\\org\\tiny\\", "tiny"),
+        ("org/tiny", "org/tiny"),
+        ("verb_number/checkpoint", "verb_number"),
+        ("/usr/lib/attnflow/models/verb_number/checkpoint", "verb_number"),
+    ],
+)
+def test_a_model_in_a_folder_goes_by_the_end_of_its_path(model, name):
+    assert f"position 0 [CLS], {name}\n" in plain(explained(TEXT, model=model))
 
 
 # The text

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from attnflow.cli import evaluate, explain, paper, run, serve, view
+from attnflow.cli.options import with_flags
 from attnflow.errors import AttnflowError
 from attnflow.version import __version__
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = COMMANDS[args.command].run(args)
         return status
     except AttnflowError as error:
-        print(f"attnflow: error: {error}", file=sys.stderr)
+        print(f"attnflow: error: {with_flags(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("attnflow: interrupted", file=sys.stderr)

@@ -1,18 +1,20 @@
-"""Options that several commands share, spelt and explained once."""
+"""What several commands share: how a command is described, and its common options."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from attnflow.errors import ModelError
 from attnflow.models import Explainer
 from attnflow.models.load import TASKS
 from attnflow.options import OPTIONS, Option, Switch
 
 __all__ = [
+    "add_command",
     "add_engine",
     "add_loading",
     "add_model",
@@ -22,25 +24,46 @@ __all__ = [
     "index_or_name",
     "load",
     "shipped",
+    "with_flags",
 ]
+
+
+def add_command(subparsers: Any, name: str, text: str | None) -> argparse.ArgumentParser:
+    """Add a command, described by the docstring of its module.
+
+    Args:
+        subparsers: What ``ArgumentParser.add_subparsers`` returned.
+        name: The command.
+        text: The docstring. Its first line is the help of the command in the list of commands. What
+            begins with the line "Examples:" is printed below the options.
+
+    Returns:
+        The parser of the command.
+    """
+    about, heading, examples = (text or "").partition("Examples:\n")
+    summary = about.partition("\n")[0].rstrip(".")
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary[:1].lower() + summary[1:],
+        description=about.strip(),
+        epilog=heading.lower() + examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
 
 
 def add_model(parser: argparse._ActionsContainer) -> None:
     """Add --model and --task: which model, and what it is for.
 
     Args:
-        parser: The parser of a command, or a group of its options; so it is for all of these.
+        parser: The parser of a command, or a group of its options.
     """
     parser.add_argument(
         "--model",
         help="a folder, a GGUF file, or a hub name (default: the verb-number model that comes with "
         "attnflow)",
     )
-    parser.add_argument(
-        "--task",
-        default="auto",
-        help=f"auto, {', '.join(TASKS)} (default: auto)",
-    )
+    parser.add_argument("--task", default="auto", help=f"auto, {', '.join(TASKS)} (default: auto)")
 
 
 def add_loading(parser: argparse._ActionsContainer) -> None:
@@ -50,7 +73,7 @@ def add_loading(parser: argparse._ActionsContainer) -> None:
 
 
 def add_engine(parser: argparse._ActionsContainer) -> None:
-    """Add what runs the model: --engine, --address and --workers."""
+    """Add --engine, --address and --workers: what runs the model."""
     from attnflow.dataset.engine import ENGINES
 
     parser.add_argument("--engine", default="local", help=f"{', '.join(ENGINES)} (default: local)")
@@ -65,8 +88,7 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
 def add_options(parser: argparse._ActionsContainer, *, leave_out: Collection[str] = ()) -> None:
     """Add a flag for each option of an explanation, made from the table of options.
 
-    A flag that is not given leaves nothing in the parsed arguments, so that `given_options` tells
-    what was said from what was not.
+    A flag that is not given is not in the parsed arguments. `given_options` returns the others.
 
     Args:
         parser: The parser of a command, or a group of its options.
@@ -87,14 +109,12 @@ def add_option(
         option: The option.
         default: What is parsed if the flag is not given; by default nothing.
     """
-    flag = option.name.replace("_", "-")
     # A percent sign is special to argparse.
     text = option.help.replace("%", "%%")
     if isinstance(option.kind, Switch) and not option.kind.auto:
-        # A switch that is on is turned off by --no-.
         on = bool(option.default)
         parser.add_argument(
-            f"--no-{flag}" if on else f"--{flag}",
+            _flag(option, not on),
             dest=option.name,
             action="store_false" if on else "store_true",
             default=default,
@@ -103,13 +123,46 @@ def add_option(
         return
     shown = "" if option.default is None else f" (default: {option.default})"
     parser.add_argument(
-        f"--{flag}",
+        _flag(option),
         type=option.kind.parse,
         choices=("auto", True, False) if isinstance(option.kind, Switch) else None,
         metavar="{auto,on,off}" if isinstance(option.kind, Switch) else None,
         default=default,
         help=f"{text}{shown}",
     )
+
+
+def _flag(option: Option, value: Any = None) -> str:
+    """Return the flag of an option; for a switch, the one that gives it the value False."""
+    name = option.name.replace("_", "-")
+    return f"--no-{name}" if value is False else f"--{name}"
+
+
+def with_flags(message: str) -> str:
+    """Return an error of the library with options written as the command line takes them.
+
+    Args:
+        message: The error, which names arguments of Python.
+
+    Returns:
+        The message with a flag for each argument and value of an option.
+
+    Example:
+        >>> with_flags("60 tokens; pass truncate=True, or units='words'")
+        '60 tokens; pass --truncate, or --units words'
+    """
+    options = {option.name: option for option in OPTIONS}
+
+    def flag(match: re.Match[str]) -> str:
+        option, value = options[match[1]], match[2].strip("'\"")
+        if not isinstance(option.kind, Switch):
+            return f"{_flag(option)} {shlex.quote(value)}"
+        if option.kind.auto:
+            return f"{_flag(option)} {'on' if value == 'True' else 'off'}"
+        return _flag(option, value == "True")
+
+    values = r"'[^']*'|\"[^\"]*\"|True|False|-?\d[\d.]*\b"
+    return re.sub(rf"\b({'|'.join(options)})=({values})", flag, message)
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -131,27 +184,16 @@ def load(args: argparse.Namespace) -> Explainer:
         AttnflowError: If it cannot be loaded.
     """
     model = shipped() if args.model is None else args.model
-
     return Explainer.from_pretrained(
         model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
     )
 
 
 def shipped() -> Path:
-    """Return the folder of the model that comes with attnflow.
-
-    Raises:
-        ModelError: If it is not there.
-    """
+    """Return the folder of the model that comes with attnflow."""
     from attnflow.models.verb_number import checkpoint
 
-    folder = checkpoint()
-    if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"--model was not given, and the model that comes with attnflow is not in {folder}; "
-            "give a folder or a hub name with --model"
-        )
-    return folder
+    return checkpoint()
 
 
 def index_or_name(value: str) -> int | str:

@@ -1,4 +1,19 @@
-"""``attnflow run``: explain all texts of a file, and store the explanations."""
+"""Explain all texts of a file, and store the explanations.
+
+The texts are those of a file, of a folder of files or of standard input. The explanations are
+stored as a Parquet data set. The same command resumes a run that was stopped.
+
+Examples:
+  attnflow run reviews.parquet --text-column review --model ./my-model --units words --output out/
+  attnflow run texts.txt --model ./my-model --method rollout --output out/
+  zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
+  attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
+  attnflow run texts.txt --model ./my-model --keep attentions --output out/
+
+What to do with the output:
+  python -c 'import pandas; print(pandas.read_parquet("out/data"))'
+  attnflow view out/
+"""
 
 import argparse
 import json
@@ -17,18 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-EPILOG = """\
-examples:
-  attnflow run reviews.parquet --text-column review --model ./my-model --units words --output out/
-  attnflow run texts.txt --model ./my-model --method rollout --output out/
-  zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
-  attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
-  attnflow run texts.txt --model ./my-model --keep attentions --output out/
-
-The same command resumes a run that was stopped. The output is a Parquet data set:
-  python -c 'import pandas; print(pandas.read_parquet("out/data"))'
-  attnflow view out/
-"""
+# The options of `attnflow.dataset.run` that the command line passes on as they are.
+PASSED_ON = (
+    *("output", "engine", "address", "format", "text_column", "id_column", "limit", "shuffle"),
+    *("strict", "shard_rows", "workers", "memory", "keep", "keep_dtype"),
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -39,16 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """
     from attnflow.dataset.runner import MEMORY, SHARD_ROWS
 
-    parser = subparsers.add_parser(
-        "run",
-        help="explain all texts of a file, and store the explanations",
-        description=(
-            "Explain all texts of a file, of a folder of files or of standard input, and store "
-            "the explanations as a Parquet data set. A run that was stopped can be resumed."
-        ),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = options.add_command(subparsers, "run", __doc__)
     parser.add_argument(
         "source",
         help="a file (.txt, .csv, .tsv, .jsonl, each also .gz, or .parquet), a folder of them, or "
@@ -143,24 +142,11 @@ def run(args: argparse.Namespace) -> int:
             result = run_dataset(
                 args.source,
                 explainer,
-                output=args.output,
-                engine=args.engine,
-                address=args.address,
                 device=device,
-                format=args.format,
-                text_column=args.text_column,
-                id_column=args.id_column,
                 columns=columns,
-                limit=args.limit,
-                shuffle=args.shuffle,
-                strict=args.strict,
-                shard_rows=args.shard_rows,
-                workers=args.workers,
-                memory=args.memory,
-                keep=args.keep,
-                keep_dtype=args.keep_dtype,
                 progress=tell,
                 on_interrupt=_say_interrupted,
+                **{name: getattr(args, name) for name in PASSED_ON},
                 **options.given_options(args),
             )
     except KeyboardInterrupt:

@@ -1,4 +1,19 @@
-"""``attnflow serve``: the page with a model behind it."""
+r"""Serve a page that explains the texts typed into it.
+
+The page is served on this machine: type a text, see which tokens the model's answer came from, and
+compare it with another text. Ctrl-C stops the server when all requests are answered.
+
+Examples:
+  attnflow serve
+  attnflow serve --model ./my-classifier --port 9000
+  ATTNFLOW_TOKEN=... attnflow serve --host 0.0.0.0 --allow-host workshop.example
+
+To use it from a program:
+  curl -s http://127.0.0.1:8000/api/explain -H 'Content-Type: application/json' \
+      -d '{"text": "the keys to the cabinet", "method": "rollout"}'
+
+The rest of the interface is described at http://127.0.0.1:8000/docs.
+"""
 
 import argparse
 import os
@@ -11,18 +26,6 @@ from attnflow.errors import MissingExtraError
 from attnflow.serve import Limits, listen, serve
 
 __all__ = ["add_parser", "run"]
-
-EPILOG = """\
-examples:
-  attnflow serve
-  attnflow serve --model ./my-classifier --port 9000
-  ATTNFLOW_TOKEN=... attnflow serve --host 0.0.0.0 --allow-host workshop.example
-
-To use it from a program:
-  curl -s http://127.0.0.1:8000/api/explain -H 'Content-Type: application/json' \\
-      -d '{"text": "the keys to the cabinet", "method": "rollout"}'
-The rest of the interface is described at http://127.0.0.1:8000/docs.
-"""
 
 # The flag of each limit, the limit, the unit and the help.
 LIMITS = (
@@ -43,17 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     Args:
         subparsers: What ``ArgumentParser.add_subparsers`` returned.
     """
-    parser = subparsers.add_parser(
-        "serve",
-        help="type texts into a page and see them explained",
-        description=(
-            "Serve a page on this machine: type a text, see which tokens the model's answer came "
-            "from, and compare it with another text. Ctrl-C stops it when all requests are "
-            "answered."
-        ),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = options.add_command(subparsers, "serve", __doc__)
     options.add_model(parser)
     options.add_loading(parser)
     parser.add_argument(

@@ -1,4 +1,16 @@
-"""``attnflow view``: show a saved explanation, or a data set of them, in the browser."""
+"""Show a saved explanation, or a data set of them, in the browser.
+
+The command writes the page of a saved explanation, or a page that browses the output of attnflow
+run, and opens it in the browser if there is one. The page is one file and needs neither a network
+nor a server.
+
+Examples:
+  attnflow view keys.json
+  attnflow view keys.json --output keys.html --no-open
+  attnflow view out/
+  attnflow view out/ --shuffle 0 --limit 2000 --output sample.html
+  attnflow view out/ --row 812
+"""
 
 import argparse
 import os
@@ -7,21 +19,13 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
+from attnflow.cli import options
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.formats import check_path
 from attnflow.io.files import write_whole
 
 __all__ = ["add_parser", "run"]
-
-EPILOG = """\
-examples:
-  attnflow view keys.json
-  attnflow view keys.json --output keys.html --no-open
-  attnflow view out/
-  attnflow view out/ --shuffle 0 --limit 2000 --output sample.html
-  attnflow view out/ --row 812
-"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,17 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """
     from attnflow.view.browse import MOST_PAGES, MOST_ROWS
 
-    parser = subparsers.add_parser(
-        "view",
-        help="show a saved explanation, or a data set of them, in the browser",
-        description=(
-            "Write the page of a saved explanation, or a page that browses the output of attnflow "
-            "run, and open it in the browser if there is one. The page is one file and needs "
-            "neither a network nor a server."
-        ),
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = options.add_command(subparsers, "view", __doc__)
     parser.add_argument(
         "file",
         type=Path,
@@ -53,25 +47,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--no-open", action="store_true", help="do not open the page")
     folder = parser.add_argument_group("the output of attnflow run")
-    folder.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help=f"the largest number of rows to show (default: {MOST_ROWS:,})",
-    )
-    folder.add_argument(
-        "--shuffle", type=int, metavar="SEED", help="take a random sample, not the first rows"
-    )
-    folder.add_argument(
-        "--pages",
-        type=int,
-        metavar="N",
-        help="how many rows open with every method, layer and position, if attentions were kept "
-        f"(default: {MOST_PAGES})",
-    )
-    folder.add_argument(
-        "--row", type=int, metavar="N", help="the page of this one row, from its kept attention"
-    )
+    for flag, unit, text in (
+        ("--limit", "N", f"the largest number of rows to show (default: {MOST_ROWS:,})"),
+        ("--shuffle", "SEED", "take a random sample, not the first rows"),
+        (
+            "--pages",
+            "N",
+            f"how many rows open with every method, layer and position, if attentions "
+            f"were kept (default: {MOST_PAGES})",
+        ),
+        ("--row", "N", "the page of this one row, from its kept attention"),
+    ):
+        folder.add_argument(flag, type=int, metavar=unit, help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,16 +67,13 @@ def locked(path: str | os.PathLike[str], what: str) -> Iterator[None]:
                 return
 
 
-def difference(
-    found: Mapping[str, Any], header: Mapping[str, Any], spelt: Callable[[Any], str] = repr
-) -> str:
+def difference(found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
     """Say how two headers differ: in the version, the model or an option.
 
     Args:
         found: The header of results that exist.
         header: The header of the results wanted. Of "version", "attnflow", "fingerprint" with
             "model", and "options", those that it has are compared.
-        spelt: How the value of an option is written.
 
     Returns:
         The first difference, in words; an empty string if there is none.
@@ -96,7 +94,8 @@ def difference(
     old, new = found.get("options", {}), header.get("options", {})
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
-            return f"{name} is {spelt(old.get(name))} there and {spelt(new.get(name))} here"
+            values = reprlib.repr(old.get(name)), reprlib.repr(new.get(name))
+            return f"{name} is {values[0]} there and {values[1]} here"
     return ""
 
 
@@ -144,16 +143,13 @@ class Journal:
         self.path = os.path.join(name, file_name) if os.path.isdir(name) else name
         self.records: dict[int, dict[str, Any]] = {}
         self._key, self._items = key, items
-        folder = os.path.dirname(os.path.abspath(self.path))
-        if not os.path.isdir(folder):
-            raise OptionError(f"{self.path} cannot be written: there is no folder {folder}")
         if os.path.exists(self.path) and not os.path.isfile(self.path):
             raise OptionError(f"{self.path} cannot be written: it is not a regular file")
         try:
             # Not "w": what is there stays until its header has been compared.
             self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 # closed by close()
         except OSError as error:
-            raise OptionError(f"{self.path} cannot be opened: {error.strerror}") from error
+            raise OptionError(f"{self.path} cannot be written: {error.strerror}") from error
         try:
             lock(self._file, self.path)
             self._read(header)
@@ -232,28 +228,19 @@ class Journal:
     def _compare(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
         if found.get("format") != header["format"]:
             raise self._other_file()
-        different = difference(found, header, _spelt) or self._other_data(found, header)
+        different = difference(found, header)
+        there, here = found.get("data", {}), header.get("data", {})
+        if not different and there != here:
+            counts = there.get(self._items), here.get(self._items)
+            different = f"its data are {counts[0]} {self._items} there and {counts[1]} others here"
         if different:
             raise OptionError(
                 f"{self.path} belongs to another run: {different}. Choose another file, or remove "
                 "this one"
             )
 
-    def _other_data(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> str:
-        there, here = found.get("data", {}), header.get("data", {})
-        counts = there.get(self._items), here.get(self._items)
-        if counts[0] != counts[1]:
-            return f"it has {counts[0]} {self._items} there and {counts[1]} here"
-        return (
-            "" if there == here else f"both have {counts[0]} {self._items}, but not the same ones"
-        )
-
     def _other_file(self) -> DataError:
         return DataError(f"{self.path} is not a journal of results; choose another file")
-
-
-def _spelt(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 # ---- Files that are made once --------------------------------------------------------------------

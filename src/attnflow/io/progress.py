@@ -23,10 +23,6 @@ class Progress:
         title: What is being done: "explaining".
         unit: What is counted: "rows".
         seconds_between_lines: How often to print a line where there is no bar; None prints none.
-        redraws: How often the bar is drawn in a second.
-
-    Attributes:
-        is_bar: Whether there is a bar.
 
     Example:
         >>> with Progress("explaining", "rows") as progress:
@@ -35,30 +31,19 @@ class Progress:
     """
 
     def __init__(
-        self,
-        title: str,
-        unit: str = "",
-        *,
-        seconds_between_lines: float | None = 60.0,
-        redraws: float = 4.0,
+        self, title: str, unit: str = "", *, seconds_between_lines: float | None = 60.0
     ) -> None:
         self.title, self.unit = title, unit
         self._pause = seconds_between_lines
-        self._redraws = redraws
         self._first: int | None = None
-        self._begun = self._said = self._ends = 0.0
-        self._rate: float | None = None
-        self._total: int | None = None
+        self._begun = self._said = 0.0
+        self._rate = 0.0
+        self._ends: float | None = None
         self._bar: Any = None
-
-    @property
-    def is_bar(self) -> bool:
-        """Whether there is a bar."""
-        return self._bar is not None
 
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
-            self._bar = _rich_bar(self, self._redraws)
+            self._bar = _rich_bar(self)
         if self._bar is not None:
             self._bar.start()
         return self
@@ -82,34 +67,31 @@ class Progress:
         if self._first is None:
             self._first, self._begun, self._said = done, now, now
         new, seconds = done - self._first, now - self._begun
-        self._rate = new / seconds if new > 0 and seconds > 0 else None
-        self._total = total
-        if self._rate is not None and total is not None:
-            self._ends = now + max(0, total - done) / self._rate
+        self._rate = new / seconds if new > 0 and seconds > 0 else 0.0
+        self._ends = now + max(0, total - done) / self._rate if self._rate and total else None
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total, note=note)
         elif self._pause is not None and new > 0 and now - self._said >= self._pause:
             self._said = now
-            self._print_line(done, note)
+            of = "" if total is None else f" of {total:,}"
+            count = f"{self.title}: {done:,}{of} {self.unit}".rstrip()
+            left = "" if self._ends is None else f"about {self.clock()} left"
+            print(", ".join([count, self.status(left, note)]), file=sys.stderr, flush=True)
 
-    @property
-    def rate(self) -> str:
-        """How many are done in a second, in words."""
-        return "" if self._rate is None else f"{self._rate:.1f} a second"
+    def status(self, left: str, note: str) -> str:
+        """Return the rate, the time left and a note, as far as they are known."""
+        rate = f"{self._rate:.1f} a second" if self._rate else ""
+        return ", ".join(part for part in (rate, left, note) if part)
+
+    def clock(self) -> str:
+        """Return the time left as hours, minutes and seconds."""
+        left = self.seconds_left
+        return "-:--:--" if left is None else str(timedelta(seconds=round(left)))
 
     @property
     def seconds_left(self) -> float | None:
         """How long the rest takes at this rate; None if that is not known."""
-        if self._rate is None or self._total is None:
-            return None
-        return max(0.0, self._ends - time.monotonic())
-
-    def _print_line(self, done: int, note: str) -> None:
-        of = "" if self._total is None else f" of {self._total:,}"
-        left = "" if self.seconds_left is None else f"about {_clock(self.seconds_left)} left"
-        count = f"{self.title}: {done:,}{of} {self.unit}".rstrip()
-        parts = [part for part in (count, self.rate, left, note) if part]
-        print(", ".join(parts), file=sys.stderr, flush=True)
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
 def track(
@@ -134,7 +116,7 @@ def track(
             progress.update(done, total)
 
 
-def _rich_bar(progress: Progress, redraws: float) -> Any:
+def _rich_bar(progress: Progress) -> Any:
     """Return a bar that shows a `Progress`; None if rich is not installed."""
     try:
         from rich import progress as rich
@@ -149,9 +131,7 @@ def _rich_bar(progress: Progress, redraws: float) -> Any:
         max_refresh = None
 
         def render(self, task: Any) -> Any:
-            left = progress.seconds_left
-            parts = [progress.rate, f"left: {'-:--:--' if left is None else _clock(left)}"]
-            return Text(", ".join(part for part in (*parts, task.fields["note"]) if part))
+            return Text(progress.status(f"left: {progress.clock()}", task.fields["note"]))
 
     bar = rich.Progress(
         rich.TextColumn("{task.description}", markup=False),
@@ -161,13 +141,9 @@ def _rich_bar(progress: Progress, redraws: float) -> Any:
         Now(),
         console=Console(stderr=True),
         transient=True,
-        refresh_per_second=redraws,
+        refresh_per_second=4,
         # What is printed goes above the bar, but a file or a pipe gets it as it is.
         redirect_stdout=sys.stdout.isatty(),
     )
     bar.add_task(progress.title, total=None, note="")
     return bar
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))

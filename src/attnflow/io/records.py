@@ -24,7 +24,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import chain, count, islice
+from itertools import chain, islice
 from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
@@ -154,17 +154,14 @@ def open_lines(path: str) -> Iterator[Lines]:
 
 
 def _decoded(name: str, file: IO[bytes]) -> Iterator[str]:
-    lines = iter(file)
-    for number in count(1):
-        try:
-            line = next(lines, None)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CutOffError(name, number) from error
-        if line is None:
-            return
-        if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{name} is UTF-16; expected UTF-8. Convert it: iconv -f UTF-16")
-        yield line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+    number = 0
+    try:
+        for number, line in enumerate(file, start=1):
+            if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise DataError(f"{name} is UTF-16; expected UTF-8. Convert it: iconv -f UTF-16")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CutOffError(name, number + 1) from error
 
 
 def has_surrogates(text: str) -> bool:
@@ -250,19 +247,14 @@ def _records(lines: Lines, format: str) -> Iterator[Record]:
 
 def _line_record(number: int, line: str, format: str) -> Record:
     try:
-        _check_utf8(line)
+        line.encode()
         values = {"text": line.rstrip("\r\n")} if format == "text" else _json_values(line)
+    except UnicodeEncodeError as error:
+        place = len(line[: error.start].encode()) + 1
+        return Record(number, {}, f"byte {place} of the line is not UTF-8")
     except ValueError as error:
         return Record(number, {}, str(error))
     return Record(number, values)
-
-
-def _check_utf8(line: str) -> None:
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        place = len(line[: error.start].encode()) + 1
-        raise ValueError(f"byte {place} of the line is not UTF-8") from None
 
 
 def _json_values(line: str) -> dict[str, Any]:
@@ -272,8 +264,6 @@ def _json_values(line: str) -> dict[str, Any]:
         found = json.loads(line)
     except RecursionError:
         raise ValueError("not JSON that can be read: it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if isinstance(found, str):
@@ -346,15 +336,10 @@ def _header_fault(header: list[str], tabs: bool) -> str | None:
 
 def _csv_reason(error: csv.Error, begins: int) -> str:
     """Say what is wrong with a row of a table that begins on a line."""
-    if "unexpected end" in str(error):
-        return f"the row begins on line {begins}, and a quote in it is not closed"
-    if "field limit" in str(error):
-        return (
-            f"the row begins on line {begins}, and a field in it has more than "
-            f"{csv.field_size_limit():,} characters; a quote may not be closed"
-        )
     if "new-line character" in str(error):
         return "a field has a carriage return in it, and no quotes around it"
+    if "unexpected end" in str(error) or "field limit" in str(error):
+        return f"the row begins on line {begins}, and a quote in it is not closed ({error})"
     return str(error)
 
 
@@ -405,20 +390,15 @@ def _parquet_records(path: str) -> Iterator[Record]:
     with open_parquet(path) as file:
         import pyarrow
 
-        batches = file.iter_batches(batch_size=1024, use_threads=False)
-        while True:
-            try:
-                batch = next(batches, None)
-                rows = [] if batch is None else batch.to_pylist()
-            except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise DataError(
-                    f"{path} cannot be read after row {number}: {_first_line(error)}"
-                ) from error
-            if batch is None:
-                return
-            for values in rows:
-                number += 1
-                yield Record(number, values)
+        try:
+            for batch in file.iter_batches(batch_size=1024, use_threads=False):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Record(number, values)
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read after row {number}: {_first_line(error)}"
+            ) from error
 
 
 def _first_line(error: BaseException) -> str:

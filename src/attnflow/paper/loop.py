@@ -231,7 +231,7 @@ class _Loop:
                 "the beginning"
             ) from error
         was, now = json.loads(state["identity"]), json.loads(json.dumps(self.lesson.identity))
-        different = difference({"options": was}, {"options": now}, _short)
+        different = difference({"options": was}, {"options": now})
         if different:
             raise OptionError(f"the training in {self.folder} cannot be resumed: {different}")
         for name, part in self._parts().items():
@@ -328,8 +328,3 @@ def _filling(folder: Path) -> Iterator[Path]:
         for path in sorted(fresh.iterdir(), key=lambda path: path.name == REPORT):
             os.chmod(path, 0o644)
             os.replace(path, folder / path.name)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -13,7 +13,6 @@ import ipaddress
 import re
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from attnflow.serve.answer import Refused
 
@@ -115,7 +114,8 @@ def check(scope: MutableMapping[str, Any], hosts: Hosts, token: bytes | None) ->
     origin = _only(scope, b"origin")
     site = _only(scope, b"sec-fetch-site")
     linked = path in LINKED and _only(scope, b"sec-fetch-mode") == "navigate"
-    other_origin = origin is not None and not _same(origin, host)
+    own = (f"http://{host}".lower(), f"https://{host}".lower())
+    other_origin = origin is not None and origin.lower() not in own
     if other_origin or (site not in (None, "same-origin", "none") and not linked):
         raise Refused("wrong_origin", "pages of other sites may not use this server")
     if token is not None and path not in OPEN:
@@ -136,11 +136,3 @@ def _only(scope: MutableMapping[str, Any], name: bytes) -> str | None:
     if len(values) > 1:
         raise Refused("twice", f"the header {name.decode()} is sent {len(values)} times")
     return values[0].decode("latin-1") if values else None
-
-
-def _same(origin: str, host: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()

@@ -1,9 +1,8 @@
 """The limits of a server."""
 
 from dataclasses import dataclass, fields
-from typing import Any
 
-from attnflow.errors import OptionError
+from attnflow.checks import integer, number
 
 __all__ = ["Limits"]
 
@@ -23,14 +22,14 @@ class Limits:
         body_seconds: How long a client may take to send the body of a request.
 
     Raises:
-        OptionError: If a limit is not a number, or less than 1.
+        OptionError: If a limit is not a number, less than 1, or more than a billion.
 
     Example:
         >>> Limits(characters=500).characters
         500
         >>> Limits(waiting=0)
         Traceback (most recent call last):
-        attnflow.errors.OptionError: waiting is 0; expected 1 or more
+        attnflow.errors.OptionError: waiting is 0; expected an integer from 1 to 1,000,000,000
     """
 
     characters: int = 10_000
@@ -43,9 +42,5 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value: Any = getattr(self, field.name)
-            kinds = int | float if field.type is float else int
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise OptionError(f"{field.name} is {value!r}; expected a number")
-            if not 1 <= value <= 1e9:
-                raise OptionError(f"{field.name} is {value}; expected 1 or more")
+            check = number if field.type is float else integer
+            check(getattr(self, field.name), field.name, least=1, most=1_000_000_000)

@@ -5,7 +5,6 @@ errors, the limits and whether a token is required.
 """
 
 import json
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
@@ -16,6 +15,7 @@ from attnflow.serve import messages
 from attnflow.serve.answer import KINDS
 from attnflow.serve.limits import Limits
 from attnflow.serve.question import question_type
+from attnflow.version import __version__
 
 __all__ = ["docs_page", "openapi", "read_file"]
 
@@ -32,7 +32,7 @@ def openapi(limits: Limits | None = None, *, token: bool = False) -> dict[str, A
     """
     limits = limits or Limits()
     described: dict[str, Any] = json.loads(read_file("openapi.json"))
-    described["info"]["version"] = version("attnflow")
+    described["info"]["version"] = __version__
     described["security"] = [{"token": []}] if token else []
     described["paths"]["/api/explain"]["post"]["description"] += (
         f" At most {limits.waiting} requests wait, {limits.waiting_each} of one client. Each is "
@@ -53,10 +53,11 @@ def _errors() -> dict[str, Any]:
     """Return the response with each error, by status."""
     responses: dict[str, Any] = {}
     for status, when, retry in KINDS.values():
-        known = responses.setdefault(str(status), {"description": ""})
-        known["description"] = f"{known['description']} {when}".strip()
         schema = {"$ref": "#/components/schemas/Error"}
-        known["content"] = {"application/json": {"schema": schema}}
+        known = responses.setdefault(
+            str(status), {"description": "", "content": {"application/json": {"schema": schema}}}
+        )
+        known["description"] = f"{known['description']} {when}".strip()
         if retry:
             seconds = {"type": "integer", "minimum": 1}
             known["headers"] = {"Retry-After": {"description": "In seconds.", "schema": seconds}}

@@ -1,18 +1,15 @@
 """What a client asks: the body of a request, checked."""
 
 import json
-import re
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from attnflow.errors import OptionError
+from attnflow.io.records import has_surrogates
 from attnflow.options import OPTIONS, Option, Options
 from attnflow.serve.answer import Refused
 from attnflow.serve.limits import Limits
 
 __all__ = ["Question", "question_type", "read_question"]
-
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Question(NamedTuple):
@@ -133,7 +130,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         if name in found:
             raise Refused("invalid", f"the field {_shown(name)} is given more than once")
-        if any(_SURROGATE.search(part) for part in (name, value) if isinstance(part, str)):
+        if any(has_surrogates(part) for part in (name, value) if isinstance(part, str)):
             raise Refused("invalid", f"the field {_shown(name)} contains a lone surrogate")
         found[name] = value
     return found

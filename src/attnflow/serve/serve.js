@@ -1,5 +1,6 @@
 // The served page: a form, and below it the pages of one text or of two that are compared. This
-// comes after the modules of the page in one script, and uses their mount, METHODS and quote.
+// comes after the modules of the page in one script, and uses their makeElement, mount, METHODS and
+// quote.
 
 const EDGE_NAMES = {
   attention: "attention",
@@ -69,14 +70,7 @@ class Served {
   }
 
   make(name, attributes = {}, ...children) {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (value === undefined || value === null || value === false) continue;
-      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-      else element.setAttribute(key, value === true ? "" : String(value));
-    }
-    element.append(...children);
-    return element;
+    return makeElement(document, name, attributes, children);
   }
 
   headers(more = {}) {

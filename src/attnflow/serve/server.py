@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from attnflow.checks import integer
 from attnflow.errors import OptionError
 from attnflow.serve.guard import Hosts
 from attnflow.serve.limits import Limits
@@ -74,8 +75,7 @@ def listen(host: str, port: int, *, token: str | None) -> socket.socket:
     Raises:
         OptionError: If there is no such address, the port is in use, or a token is required.
     """
-    if isinstance(port, bool) or not 0 <= port <= 65535:
-        raise OptionError(f"port is {port!r}; expected a number from 0 to 65535")
+    integer(port, "port", least=0, most=65535)
     check_token(token)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

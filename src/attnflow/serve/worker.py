@@ -165,23 +165,15 @@ class Worker:
 
     def _check_length(self, name: str, text: str, truncate: bool) -> None:
         """Refuse a text of too many tokens, before it takes memory with their square."""
-        explainer = self._explainer
         if not text.strip():
             return  # the explainer has a better message for this
-        count = len(explainer.tokenizer(text, verbose=False)["input_ids"])
-        most = explainer.adapter.max_tokens
-        if truncate and most is not None:
-            count = min(count, most)
+        count = len(self._explainer.tokenizer(text, verbose=False)["input_ids"])
+        if truncate:
+            count = min(count, self._explainer.adapter.max_tokens or count)
         if count > self._limits.tokens:
             raise Refused(
                 "too_long",
                 f"{name} has {count} tokens, and this server accepts {self._limits.tokens}",
-            )
-        if most is not None and count > most:
-            raise Refused(
-                "invalid",
-                f"{name} has {count} tokens, and the model accepts {most}; shorten it, or set "
-                "truncate",
             )
 
 

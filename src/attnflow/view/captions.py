@@ -1,6 +1,7 @@
 """What is written beside the scores of an explanation, and how numbers are written."""
 
 import math
+from pathlib import PurePosixPath
 from typing import Any
 
 from attnflow.explanation import Explanation
@@ -14,9 +15,9 @@ __all__ = [
     "has_all_tokens",
     "headline",
     "mean_and_interval",
+    "model_name",
     "p_value",
     "reading",
-    "short_model",
     "signed",
     "spaced",
     "title",
@@ -57,7 +58,7 @@ def headline(explanation: Explanation) -> str:
     position = f"position {explanation.position}" + (f" {name}" if name else "")
     parts = [f"layer {explanation.layer} of {len(explanation.layer_scores)}", position]
     if explanation.model:
-        parts.append(short_model(explanation.model))
+        parts.append(model_name(explanation.model))
     return ", ".join(parts)
 
 
@@ -129,20 +130,26 @@ def _position_name(explanation: Explanation) -> str:
     return labels(explanation.pieces)[explanation.position]
 
 
-def short_model(model: str) -> str:
-    """Return a model's name without the folders above it.
+def model_name(model: str) -> str:
+    """Return the name of a model as views show it.
 
     Args:
-        model: A name or a path.
+        model: A name on the hub, or a path.
 
     Returns:
-        Its last two parts.
+        A hub name as it is, and the last folder of a path.
 
     Example:
-        >>> short_model("/home/me/models/verb-number")
-        'models/verb-number'
+        >>> model_name("/home/me/models/bert-tiny/"), model_name("google/bert-tiny")
+        ('bert-tiny', 'google/bert-tiny')
+        >>> model_name("verb_number/checkpoint")  # the model that comes with attnflow
+        'verb_number'
     """
-    return "/".join(model.replace("\\", "/").rstrip("/").split("/")[-2:])
+    path = PurePosixPath(model.replace("\\", "/"))
+    if path.parts[-2:] == ("verb_number", "checkpoint"):
+        return "verb_number"
+    is_hub_name = len(path.parts) == 2 and not model.startswith((".", "~", "/"))
+    return str(path) if is_hub_name else path.name
 
 
 # ---- Numbers -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ allows no script but its own.
 import base64
 import hashlib
 import json
+import posixpath
 import re
 import unicodedata
 from functools import cache
@@ -16,6 +17,8 @@ from string import Template
 from typing import Any
 
 __all__ = ["asset", "data_element", "direction", "document", "inlined", "start"]
+
+_IMPORT = re.compile(r'^import\s[^;]*?from "([^"]+)";\n', re.MULTILINE)
 
 
 @cache
@@ -34,20 +37,27 @@ def asset(name: str) -> str:
 
 
 @cache
-def inlined(*modules: str) -> str:
-    """Return JavaScript modules as one, without what they import from each other.
+def inlined(module: str) -> str:
+    """Return a JavaScript module and all that it imports, as one.
 
     Args:
-        *modules: The paths of the modules, as in `asset`. Each comes after those that it imports
-            from.
+        module: The path of the module, as in `asset`.
 
     Returns:
-        A module without imports, and without exports by name.
+        A module without imports, and without exports by name. Each module in it comes after those
+        that it imports from.
     """
-    text = "\n".join(
-        re.sub(r"^import\s[^;]*;\n", "", asset(name), flags=re.MULTILINE) for name in modules
-    )
-    return re.sub(r"^export (?=async |function |class |const )", "", text, flags=re.MULTILINE)
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name not in texts:
+            for imported in _IMPORT.findall(asset(name)):
+                add(posixpath.normpath(posixpath.join(posixpath.dirname(name), imported)))
+            texts[name] = _IMPORT.sub("", asset(name))
+
+    add(module)
+    exported = r"^export (?=async |function |class |const )"
+    return re.sub(exported, "", "\n".join(texts.values()), flags=re.MULTILINE)
 
 
 def start(function: str, selector: str) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.evaluate.evaluation import COMPARISONS, FAITHFULNESS, Evaluation, Skipped
-from attnflow.view import theme
-from attnflow.view.captions import counted, mean_and_interval, p_value, signed, spaced
+from attnflow.view import captions, theme
 from attnflow.view.figures import correlation_over_layers
 from attnflow.view.tables import STRONG, Cell, Report, Table
 from attnflow.view.text import visible
@@ -62,7 +61,7 @@ def plot(
         _name(evaluation, row): evaluation.summary(**row, **column) for row in evaluation.rows()
     }
     baselines = {
-        spaced(name): evaluation.summary(name, **column)[0]["mean"]
+        captions.spaced(name): evaluation.summary(name, **column)[0]["mean"]
         for name in evaluation.baselines
         # The same line with the opposite sign.
         if name != "position_reversed"
@@ -147,7 +146,7 @@ def _correlations(evaluation: Evaluation, column: dict[str, Any]) -> Table:
     ]
     cells = {
         name: [
-            Cell(mean_and_interval(value), STRONG if value["mean"] == best[j] else "")
+            Cell(captions.mean_and_interval(value), STRONG if value["mean"] == best[j] else "")
             for j, value in enumerate(values)
         ]
         for name, values in rows
@@ -167,14 +166,11 @@ def _comparisons(evaluation: Evaluation, column: dict[str, Any]) -> Iterator[Tab
     rows: dict[str, list[Cell]] = {}
     for over in COMPARISONS:
         for item in evaluation.compare(over, **column):
-            second = item["second"]
-            if over == "baseline":
-                if second["baseline"] != best:
-                    continue
-                other = spaced(second["baseline"])
-            else:
-                other = _name(evaluation, second)
-            lines = (signed(item["difference"]), p_value(item["p_holm"]))
+            baseline = item["second"].get("baseline")
+            if baseline is not None and baseline != best:
+                continue
+            other = captions.spaced(baseline) if baseline else _name(evaluation, item["second"])
+            lines = (captions.signed(item["difference"]), captions.p_value(item["p_holm"]))
             cell = Cell(lines, STRONG if item["p_holm"] <= 1 - level else "")
             rows.setdefault(f"{_name(evaluation, item['first'])} - {other}", []).append(cell)
     if rows:
@@ -190,10 +186,10 @@ def _faithfulness(evaluation: Evaluation, measure: str) -> Table:
         if item["layer"] is None:
             notes.append(_fixed(item.get("reference") or item["baseline"], item))
         else:
-            cell = Cell(mean_and_interval(item))
+            cell = Cell(captions.mean_and_interval(item))
             rows.setdefault(_name(evaluation, item), []).append(cell)
     better = "lower" if measure in ("sufficiency", "log_odds") else "higher"
-    title = f"When tokens are removed: {spaced(measure)}, the {better} the better"
+    title = f"When tokens are removed: {captions.spaced(measure)}, the {better} the better"
     return _table(title, evaluation, rows, notes)
 
 
@@ -206,15 +202,15 @@ def _table(
 
 def _fixed(name: str, values: dict[str, Any]) -> str:
     """Return a line about something that does not depend on the layer."""
-    mean, interval = mean_and_interval(values)
-    return f"  {spaced(name):<18}{mean:>12}  {interval}"
+    mean, interval = captions.mean_and_interval(values)
+    return f"  {captions.spaced(name):<18}{mean:>12}  {interval}"
 
 
 def _name(evaluation: Evaluation, row: dict[str, Any]) -> str:
     """Return the name of a row: the options that differ between rows."""
     name = str(row["method"])
     if len(evaluation.edges) > 1:
-        name += f" {spaced(row['edges'])}"
+        name += f" {captions.spaced(row['edges'])}"
     if len(evaluation.receptive_fields) > 1 and row["method"] != "raw" and row["receptive_field"]:
         name += " /uniform"
     return name
@@ -224,16 +220,15 @@ def _title(reference: str, special_tokens: bool, drop_sink: bool) -> str:
     tokens = "all tokens" if special_tokens else "without special tokens"
     if drop_sink:
         tokens += " and without the sink" if not special_tokens else " but the sink"
-    return f"{spaced(reference)}, {tokens}"
+    return f"{captions.spaced(reference)}, {tokens}"
 
 
 def _headline(evaluation: Evaluation) -> str:
-    edges = "" if len(evaluation.edges) > 1 else f", edges {spaced(evaluation.edges[0])}"
-    relative = ""
-    if evaluation.receptive_fields == (True,):
-        relative = ", relative to uniform attention"
-    name = visible(evaluation.model, line_breaks=False)
-    return f"{name}: {counted(len(evaluation.texts))}{edges}{relative}"
+    edges = "" if len(evaluation.edges) > 1 else f", edges {captions.spaced(evaluation.edges[0])}"
+    always = evaluation.receptive_fields == (True,)
+    relative = ", relative to uniform attention" if always else ""
+    name = visible(captions.model_name(evaluation.model), line_breaks=False)
+    return f"{name}: {captions.counted(len(evaluation.texts))}{edges}{relative}"
 
 
 # ---- Notes ---------------------------------------------------------------------------------------
@@ -254,7 +249,7 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
     yield from statistics_notes(evaluation.options["level"], [*evaluation.notes], undefined, more)
     yield from _too_many_tests(evaluation)
     if evaluation.pending:
-        yield f"Not finished: {counted(evaluation.pending)} left to evaluate."
+        yield f"Not finished: {captions.counted(evaluation.pending)} left to evaluate."
     yield from skipped_notes(evaluation.skipped, "could not be evaluated")
 
 
@@ -298,7 +293,7 @@ def skipped_notes(skipped: Sequence[Skipped], what: str, unit: str = "") -> Iter
     """
     if not skipped:
         return
-    yield f"{counted(len(skipped))} {what}:"
+    yield f"{captions.counted(len(skipped))} {what}:"
     for item in skipped[:MOST_SKIPPED]:
         yield f"  {unit}{item.number}: {visible(item.reason, line_breaks=False)}"
     rest = [str(item.number) for item in skipped[MOST_SKIPPED:]]
@@ -312,17 +307,11 @@ def _too_many_tests(evaluation: Evaluation) -> Iterator[str]:
     exact = texts < 63 and 2**texts <= permutations + 1
     smallest = 2 / 2**texts if exact else 1 / (permutations + 1)
     remedy = "evaluate more texts" if exact else "increase permutations"
-    nouns = {
-        "method": "between two methods",
-        "edges": "between two kinds of edges",
-        "receptive_field": "between two receptive fields",
-        "baseline": "from baselines",
-    }
     for over in COMPARISONS:
         tests = len(evaluation.compare(over))
         if smallest * tests > 1 - evaluation.options["level"]:
             yield (
-                f"No difference {nouns[over]} can be significant: the smallest p-value this test "
-                f"can give, {smallest:.2g}, times the {tests} tests of that family is too large. "
-                f"Evaluate fewer layers, or {remedy}."
+                f"No difference by {captions.spaced(over)} can be significant: the smallest "
+                f"p-value of this test, {smallest:.2g}, times the {tests} tests of its family is "
+                f"too large. Evaluate fewer layers, or {remedy}."
             )

@@ -88,11 +88,8 @@ def statistics_csv(statistics: Statistics) -> str:
     """
     names = ["what", "measure", "with", "special_tokens", "mean", "std", "low", "high"]
     names += ["count", "undefined"]
-    rows = []
-    for row in statistics.summary():
-        row["low"], row["high"] = row.pop("ci")
-        rows.append([row[name] for name in names])
-    return csv_text(names, rows)
+    rows = ({**row, "low": row["ci"][0], "high": row["ci"][1]} for row in statistics.summary())
+    return csv_text(names, ([row[name] for name in names] for row in rows))
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -5,7 +5,7 @@ caller's own figures.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -120,13 +120,17 @@ def layer_map(
         >>> [label.get_text() for label in axes.get_xticklabels()]
         ['the', 'keys']
     """
-    scores = _matrix(values, "values", len(tokens))
-    rows, columns = scores.shape
-    ordinary = np.ones(columns, dtype=bool)
-    if special is not None:
-        if len(special) != columns:
-            raise OptionError(f"special has {len(special)} items, but there are {columns} tokens")
-        ordinary = ~np.array(special, dtype=bool)
+    given = np.asarray(values)
+    columns = len(tokens)
+    if given.shape[1:] != (columns,) or given.size == 0 or given.dtype.kind not in "fiu":
+        raise OptionError(
+            f"values has shape {given.shape}; expected numbers to draw of shape (L, {columns}) for "
+            f"{columns} tokens"
+        )
+    if special is not None and len(special) != columns:
+        raise OptionError(f"special has {len(special)} items, but there are {columns} tokens")
+    scores, rows = given.astype(np.float64), len(given)
+    ordinary = ~np.array(special or [False] * columns)
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.3 * columns + 1.7, 3.6, 13.0),
@@ -138,12 +142,12 @@ def layer_map(
     if columns <= 60 and rows <= 60:
         _rule(ax, rows, columns, 0.6)
     _token_ticks(ax, tokens, np.nanmax(np.where(np.isnan(scores), 0.0, scores), axis=0), ordinary)
-    _layer_ticks(ax, rows, layer)
+    height = theme.points(ax)[1]
+    _layer_ticks(ax.yaxis, range(1, rows + 1), height, offset=-1, bold=layer)
     ax.set_xlim(-0.5, columns - 0.5)
     # As in the paper, the first layer is at the bottom.
     ax.set_ylim(-0.5, rows - 0.5)
-    if title is not None:
-        theme.set_title(ax, title)
+    theme.set_title(ax, title)
     if colour_bar:
         add_colour_bar(figure, image, ax, "score")
     return figure, ax
@@ -195,9 +199,9 @@ def attention_graph(
     layers, count, _ = array.shape
     if len(tokens) != count:
         raise OptionError(f"there are {len(tokens)} tokens, but weights has shape {array.shape}")
-    if edges is None:
-        edges = MOST_EDGES if count <= RESIDUALS_SEEN else EDGES_OF_MANY * layers
-    edges = integer(edges, "edges", least=1)
+    many = count > RESIDUALS_SEEN
+    most = EDGES_OF_MANY * layers if many else MOST_EDGES
+    most = most if edges is None else integer(edges, "edges", least=1)
     if position is not None:
         position = resolve_index(position, count, "position", "tokens")
     figure, ax = theme.axes_of(
@@ -208,12 +212,12 @@ def attention_graph(
     drawn = np.nan_to_num(np.array(array, dtype=np.float64))
     if position is not None:
         drawn = np.sqrt(traced(drawn, position))
-    straight = np.eye(count, dtype=bool) & (count > RESIDUALS_SEEN)
+    straight = np.eye(count, dtype=bool) & many
     top = float(drawn.max(initial=0.0, where=~straight))
     if top > 0:
         hidden = straight & (position is None)
-        _draw_edges(ax, np.where(hidden, 0.0, np.minimum(drawn / top, 1.0)), edges)
-    if position is None and straight.any():
+        _draw_edges(ax, np.where(hidden, 0.0, np.minimum(drawn / top, 1.0)), most)
+    if position is None and many:
         ax.vlines(range(count), 0, layers, color=theme.FAINT, linewidth=0.3, zorder=1)
     across, up = np.meshgrid(np.arange(count), np.arange(layers + 1))
     size = float(np.clip(900.0 / count, 1.0, 18.0))
@@ -222,12 +226,10 @@ def attention_graph(
     ax.tick_params(length=0)
     incoming = drawn.max(axis=(0, 1), initial=0.0)
     _token_ticks(ax, tokens, incoming, np.ones(count, dtype=bool))
-    shown = range(0, layers + 1, _step(layers + 1, theme.points(ax)[1]))
-    theme.set_ticks(ax.yaxis, shown, ["input" if i == 0 else f"L{i}" for i in shown])
+    _layer_ticks(ax.yaxis, range(layers + 1), theme.points(ax)[1])
     ax.set_xlim(-0.6, count - 0.4)
     ax.set_ylim(-0.25, layers + 0.25)
-    if title is not None:
-        theme.set_title(ax, title)
+    theme.set_title(ax, title)
     return figure, ax
 
 
@@ -257,10 +259,10 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     top, lowest = _top(scores[ordinary], scores), min(0.0, float(scores.min()))
     limit = 1.12 * top
     horizontal = count <= HORIZONTAL_BARS
-    size = (
-        (4.6, 0.19 * count + 0.8) if horizontal else (np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9)
-    )
-    figure, ax = theme.axes_of(ax, *size)
+    if horizontal:
+        figure, ax = theme.axes_of(ax, 4.6, 0.19 * count + 0.8)
+    else:
+        figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9)
     colour = theme.style_of(explanation.method).colour
     colours = [colour if usual else theme.FAINT for usual in ordinary]
     names = [theme.label(name) for name in labels(explanation.pieces)]
@@ -275,16 +277,10 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
         ax.set_xlim(1.12 * lowest, 1.25 * top)
         ax.tick_params(axis="y", length=0)
         for i, number in enumerate(numbers):
-            note = ax.annotate(
-                " ",
-                (clipped[i], i),
-                (-3 if beyond[i] else 3, 0),
-                textcoords="offset points",
-                ha="right" if beyond[i] else "left",
-                va="center",
-            )
-            text, ink = (f"{number} \u2192", theme.INK) if beyond[i] else (number, theme.QUIET)
-            theme.put_text(note, text, theme.SMALL_SIZE, color=ink)
+            # What is cut off has its score inside the bar.
+            side, ink, offset = ("right", theme.INK, -3) if beyond[i] else ("left", theme.QUIET, 3)
+            text = f"{number} \u2192" if beyond[i] else number
+            theme.annotate(ax, text, (clipped[i], i), (offset, 0), ha=side, va="center", color=ink)
     else:
         ax.bar(np.arange(count), clipped, 0.9, color=colours, linewidth=0)
         theme.dress(ax, frame=["bottom"])
@@ -321,22 +317,19 @@ def comparison(
         OptionError: If there are none, or they are not of the same tokens.
         MissingExtraError: If matplotlib is not installed.
     """
-    named = (
-        dict(explanations)
-        if isinstance(explanations, Mapping)
-        else {
-            f"{METHOD_NAMES[item.method]}, L{item.layer}" + " " * i: item
-            for i, item in enumerate(explanations)
-        }
-    )
-    if not named:
+    if isinstance(explanations, Mapping):
+        names, items = list(explanations), list(explanations.values())
+    else:
+        items = list(explanations)
+        names = [f"{METHOD_NAMES[item.method]}, L{item.layer}" for item in items]
+    if not items:
         raise OptionError("explanations is empty; expected one or more to compare")
-    first = next(iter(named.values()))
-    for name, item in named.items():
+    first = items[0]
+    for name, item in zip(names, items, strict=True):
         if item.tokens != first.tokens:
             raise OptionError(f"the explanation {name!r} is of other tokens than the first")
     ordinary = ~np.array(first.special, dtype=bool)
-    scores = np.stack([item.scores for item in named.values()])
+    scores = np.stack([item.scores for item in items])
     tops = np.array([_top(row[ordinary], row) for row in scores])
     shares = scores / tops[:, None]
     rows, columns = shares.shape
@@ -348,14 +341,13 @@ def comparison(
     image = _cells(ax, shares, 1.0, aspect="auto")
     ax.tick_params(length=0)
     _rule(ax, rows, 1, 2.0)
-    theme.set_ticks(ax.yaxis, range(rows), [theme.label(name.rstrip()) for name in named])
+    theme.set_ticks(ax.yaxis, range(rows), [theme.label(name) for name in names])
     _token_ticks(ax, first.tokens, shares.max(axis=0), ordinary)
     if columns <= 16 and theme.points(ax)[0] / columns > 20:
         for (row, column), score in np.ndenumerate(scores):
-            text = ax.text(column, row, " ", ha="center", va="center")
-            share = float(np.clip(shares[row, column], 0.0, 1.0))
             digits = format_score(float(score), float(tops[row])).replace("0.", ".", 1)
-            theme.put_text(text, digits, theme.SMALL_SIZE, color=theme.readable(share))
+            ink = theme.readable(float(shares[row, column]))
+            theme.annotate(ax, digits, (column, row), ha="center", va="center", color=ink)
     add_colour_bar(figure, image, ax, "share of the row's highest", above=bool((shares > 1).any()))
     return figure, ax
 
@@ -405,36 +397,20 @@ def correlation_over_layers(
         method = next((known for known in theme.STYLES if name.startswith(known)), name)
         style = theme.style_of(method, others)
         others += method not in theme.STYLES
-        ax.plot(
-            places,
-            means,
-            color=style.colour,
-            linestyle=(0, (1.2, 1.2)) if method in drawn else style.dashes,
-            linewidth=1.6,
-            marker=style.marker,
-            markersize=4.5 if last <= 16 else 3.0,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            label=theme.label(name, 40),
-            zorder=3,
-        )
+        dashes = (0, (1.2, 1.2)) if method in drawn else style.dashes
+        line = {"color": style.colour, "linestyle": dashes, "linewidth": 1.6, "zorder": 3}
+        points = {"marker": style.marker, "markersize": 4.5 if last <= 16 else 3.0}
+        edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+        ax.plot(places, means, label=theme.label(name, 40), **line, **points, **edge)
         drawn.add(method)
         if np.isfinite(low).any():
             ax.fill_between(places, low, high, color=style.colour, alpha=0.22, linewidth=0)
     ax.axhline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
     for i, (name, value) in enumerate((baselines or {}).items(), others):
         style = theme.style_of(name, i)
-        ax.axhline(
-            float(value),
-            color=style.colour,
-            linestyle=style.dashes,
-            linewidth=1.0,
-            label=theme.label(name, 40),
-            zorder=2,
-        )
-    step = _step(last, theme.points(ax)[0], 18.0)
-    shown = range(step, last + 1, step)
-    theme.set_ticks(ax.xaxis, shown, [f"L{i}" for i in shown])
+        look = {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.0, "zorder": 2}
+        ax.axhline(float(value), label=theme.label(name, 40), **look)
+    _layer_ticks(ax.xaxis, range(1, last + 1), theme.points(ax)[0] * LABEL_ROOM / 18.0)
     ax.set_xlim(0.7, last + 0.3)
     theme.put_text(ax.xaxis.label, "layer", theme.TEXT_SIZE)
     theme.put_text(ax.yaxis.label, theme.label(ylabel, 60), theme.TEXT_SIZE)
@@ -442,8 +418,7 @@ def correlation_over_layers(
     ax.set_axisbelow(True)
     _few_ticks(ax.yaxis)
     _legend(ax, len(read) + len(baselines or {}))
-    if title is not None:
-        theme.set_title(ax, title)
+    theme.set_title(ax, title)
     return figure, ax
 
 
@@ -539,18 +514,6 @@ def traced(weights: NDArray[np.float64], position: int) -> NDArray[np.float64]:
 # ---- What the figures share ----------------------------------------------------------------------
 
 
-def _matrix(values: Any, name: str, columns: int) -> NDArray[np.float64]:
-    array = np.asarray(values)
-    if array.ndim != 2 or array.shape[1] != columns or array.dtype.kind not in "fiu":
-        raise OptionError(
-            f"{name} has shape {array.shape}; expected numbers of shape (L, {columns}) for "
-            f"{columns} tokens"
-        )
-    if array.size == 0:
-        raise OptionError(f"{name} has shape {array.shape}; there is nothing to draw")
-    return array.astype(np.float64)
-
-
 def _cells(ax: Any, values: NDArray[np.float64], top: float, **more: Any) -> Any:
     """Draw an array as coloured cells, in a frame."""
     options = {"cmap": theme.scale(), "vmin": 0.0, "vmax": top, "interpolation": "nearest", **more}
@@ -579,9 +542,18 @@ def _top(*choices: NDArray[np.float64]) -> float:
     return 1e-12
 
 
-def _step(count: int, room: float, each: float = LABEL_ROOM) -> int:
+def _step(count: int, room: float) -> int:
     """Return the distance between labels at which they do not touch."""
-    return max(1, math.ceil(count * each / max(room, 1.0)))
+    return max(1, math.ceil(count * LABEL_ROOM / max(room, 1.0)))
+
+
+def _heaviest(weights: NDArray[np.float64], apart: int) -> Iterator[int]:
+    """Yield indices from the heaviest on, leaving out those too near to one before."""
+    taken = np.zeros(len(weights), dtype=bool)
+    for i in np.argsort(-weights, kind="stable").tolist():
+        if not taken[i]:
+            taken[max(0, i - apart + 1) : i + apart] = True
+            yield i
 
 
 def _token_ticks(
@@ -594,15 +566,7 @@ def _token_ticks(
     count = len(tokens)
     room = theme.points(ax)[0]
     step = _step(count, room)
-    shown = list(range(count))
-    if step > 1:
-        shown = []
-        taken = np.zeros(count, dtype=bool)
-        for i in np.argsort(-weights, kind="stable").tolist():
-            if not taken[i]:
-                shown.append(i)
-                taken[max(0, i - step + 1) : i + step] = True
-        shown.sort()
+    shown = sorted(_heaviest(weights, step))
     names = [theme.label(tokens[i]) for i in shown]
     size = theme.TICK_SIZE if step == 1 and room / count > 12 else theme.SMALL_SIZE
     # Labels are horizontal where the longest has room.
@@ -618,13 +582,17 @@ def _token_ticks(
         ax.tick_params(axis="x", length=0)
 
 
-def _layer_ticks(ax: Any, rows: int, layer: int | None) -> None:
-    step = _step(rows, theme.points(ax)[1])
-    shown = [i for i in range(rows) if (i + 1) % step == 0 or step == 1]
-    theme.set_ticks(ax.yaxis, shown, [f"L{i + 1}" for i in shown])
-    for i, text in zip(shown, ax.get_yticklabels(), strict=True):
-        text.set_fontweight("bold" if i + 1 == layer else "normal")
-    ax.tick_params(axis="y", length=0 if step == 1 else 2.5)
+def _layer_ticks(
+    axis: Any, layers: range, room: float, *, offset: int = 0, bold: int | None = None
+) -> None:
+    """Label as many layers as there is room for. Layer l is at l + offset; 0 is the input."""
+    step = _step(len(layers), room)
+    shown = [layer for layer in layers if layer % step == 0]
+    names = [f"L{layer}" if layer else "input" for layer in shown]
+    theme.set_ticks(axis, [layer + offset for layer in shown], names)
+    for layer, text in zip(shown, axis.get_ticklabels(), strict=True):
+        text.set_fontweight("bold" if layer == bold else "normal")
+    axis.set_tick_params(length=0 if step == 1 else 2.5)
 
 
 def _rule(ax: Any, rows: int, columns: int, width: float) -> None:
@@ -649,15 +617,10 @@ def _few_ticks(axis: Any) -> None:
 
 
 def _legend(ax: Any, entries: int) -> None:
-    legend = ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.02),
-        frameon=False,
-        handlelength=2.6,
-        labelspacing=0.6,
-        ncols=1 + entries // 16,
-        borderaxespad=0.4,
-    )
+    """Draw a legend at the right of the axes."""
+    place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "borderaxespad": 0.4}
+    space = {"handlelength": 2.6, "labelspacing": 0.6, "ncols": 1 + entries // 16}
+    legend = ax.legend(frameon=False, **place, **space)
     for text in legend.get_texts():
         theme.put_text(text, text.get_text(), theme.TEXT_SIZE)
 
@@ -676,31 +639,18 @@ def _draw_edges(ax: Any, weights: NDArray[np.float64], most: int) -> None:
     # Width and darkness both grow with the weight, which is legible in grey, too.
     colours = theme.scale()(0.2 + 0.65 * weight)
     colours[:, 3] = 0.25 + 0.75 * weight
-    ax.add_collection(
-        LineCollection(
-            ends,
-            linewidths=0.15 + widest * weight,
-            colors=colours,
-            capstyle="round",
-            zorder=2,
-        )
-    )
+    look = {"linewidths": 0.15 + widest * weight, "capstyle": "round", "zorder": 2}
+    ax.add_collection(LineCollection(ends, colors=colours, **look))
 
 
 def _name_peaks(ax: Any, names: Sequence[str], scores: NDArray[np.float64]) -> None:
     """Name the highest bars, without overlap."""
     room = theme.points(ax)[0] / len(names)
     apart = max(1, math.ceil(9.0 / room))
-    taken: list[int] = []
-    for i in np.argsort(-scores, kind="stable").tolist():
-        if len(taken) == 16 or not np.isfinite(scores[i]) or scores[i] <= 0:
-            break
-        if all(abs(i - other) >= apart for other in taken):
-            taken.append(i)
-            note = ax.annotate(
-                " ", (i, scores[i]), (0, 3), textcoords="offset points", ha="center", va="bottom"
-            )
-            theme.put_text(note, names[i], theme.SMALL_SIZE, rotation=90)
+    taken = [i for i in _heaviest(scores, apart) if scores[i] > 0][:16]
+    for i in taken:
+        look = {"ha": "center", "va": "bottom", "rotation": 90}
+        theme.annotate(ax, names[i], (i, scores[i]), (0, 3), **look)
     # The names need room above the bars.
     low, high = ax.get_ylim()
     longest = max((len(names[i]) for i in taken), default=0)
@@ -728,17 +678,14 @@ def _curve(name: str, curve: Any) -> NDArray[np.float64]:
 def _grey(image: Any) -> NDArray[np.float64]:
     """Return an image as lightness from 0 to 1, of shape (height, width)."""
     array = np.asarray(image)
-    if array.ndim == 3 and array.shape[2] in (3, 4) and array.dtype.kind in "fiu":
-        # ITU-R BT.601, as Pillow turns colour to grey.
-        values = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    elif array.ndim == 2 and array.dtype.kind in "fiu":
-        values = array.astype(np.float64)
-    else:
+    colour = array.ndim == 3 and array.shape[2] in (3, 4)
+    known = (colour or array.ndim == 2) and array.size and array.dtype.kind in "fiu"
+    if not known or not np.isfinite(array).all():
         raise OptionError(
             f"image has shape {array.shape} and type {array.dtype}; expected (height, width) or "
-            "(height, width, 3), bytes or numbers from 0 to 1"
+            "(height, width, 3), bytes or finite numbers from 0 to 1"
         )
-    if array.size == 0 or not np.isfinite(values).all():
-        raise OptionError("image must have pixels, all of them finite numbers")
-    scaled: NDArray[np.float64] = values / 255.0 if array.dtype.kind in "iu" else values
+    # ITU-R BT.601, as Pillow turns colour to grey.
+    grey = array[..., :3] @ np.array([0.299, 0.587, 0.114]) if colour else array
+    scaled: NDArray[np.float64] = grey / (255.0 if array.dtype.kind in "iu" else 1.0)
     return scaled.clip(0.0, 1.0)

@@ -115,16 +115,16 @@ def render(
     ]
     rows, remarks = _chart(explanation, width - 2 * margin, encoding, cell_len)
     for label, number, bar in rows:
-        line = Text.assemble(label, (number, "bold"), "  ", (bar, ACCENT))
-        line.no_wrap, line.overflow = True, "crop"
+        row = (label, (number, "bold"), "  ", (bar, ACCENT))
+        line = Text.assemble(*row, no_wrap=True, overflow="crop")
         lines.append(Padding(line, (0, 0, 0, margin)))
     lines += [indented(Text(remark, "dim")) for remark in remarks]
     lines.append(Text())
-    facts = answers(explanation)
-    for name, value in facts:
-        lines.append(indented(Text(f"{name}  ", "dim"), shown(value, "bold")))
-    if facts:
-        lines.append(Text())
+    facts = [
+        indented(Text(f"{name}  ", "dim"), shown(value, "bold"))
+        for name, value in answers(explanation)
+    ]
+    lines += [*facts, Text()] if facts else []
     how = shown(reading(explanation), "dim")
     if colour:
         steps = [(" ", Style(bgcolor=colours(step / 9)[0])) for step in range(10)]

@@ -24,6 +24,7 @@ __all__ = [
     "ENDINGS",
     "STYLES",
     "Style",
+    "annotate",
     "axes_of",
     "content",
     "dress",
@@ -55,22 +56,6 @@ SMALL_SIZE: Final = 7.0
 
 # The font that comes with matplotlib, and so is on every machine.
 FONT: Final = "DejaVu Sans"
-# If a machine has them, these fonts have characters that DejaVu Sans lacks.
-WIDER_FONTS: Final = (
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "Source Han Sans",
-    "Hiragino Sans",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "Malgun Gothic",
-    "WenQuanYi Zen Hei",
-    "Droid Sans Fallback",
-    "Noto Emoji",
-    "Segoe UI Symbol",
-    "Apple Symbols",
-    "Arial Unicode MS",
-)
 
 
 class Style(NamedTuple):
@@ -80,28 +65,26 @@ class Style(NamedTuple):
         colour: Its colour.
         marker: The marker of its points.
         dashes: The dashes of its line.
-        hatch: The hatching of its bars.
     """
 
     colour: str
     marker: str
     dashes: Any
-    hatch: str
 
 
 STYLES: Final = {
-    "raw": Style("#e69f00", "o", (0, (4.0, 1.6)), "///"),
-    "rollout": Style("#0072b2", "s", "solid", ""),
-    "flow": Style("#3b0f45", "^", "solid", "..."),
+    "raw": Style("#e69f00", "o", (0, (4.0, 1.6))),
+    "rollout": Style("#0072b2", "s", "solid"),
+    "flow": Style("#3b0f45", "^", "solid"),
 }
 # For everything that is not a method, in the order given.
 OTHERS: Final = (
-    Style("#009e73", "D", (0, (1.2, 1.2)), "xx"),
-    Style("#8c8c8c", "v", (0, (1.2, 1.2)), "--"),
-    Style("#cc79a7", "P", (0, (6.0, 1.2, 1.2, 1.2)), "\\\\\\"),
-    Style("#5e4b00", "X", (0, (1.2, 1.2)), "||"),
-    Style("#56b4e9", "*", (0, (3.0, 1.2, 1.2, 1.2)), "++"),
-    Style("#b03a00", "h", (0, (6.0, 2.0)), "oo"),
+    Style("#009e73", "D", (0, (1.2, 1.2))),
+    Style("#8c8c8c", "v", (0, (1.2, 1.2))),
+    Style("#cc79a7", "P", (0, (6.0, 1.2, 1.2, 1.2))),
+    Style("#5e4b00", "X", (0, (1.2, 1.2))),
+    Style("#56b4e9", "*", (0, (3.0, 1.2, 1.2, 1.2))),
+    Style("#b03a00", "h", (0, (6.0, 2.0))),
 )
 
 
@@ -269,19 +252,21 @@ def _fonts() -> tuple[tuple[str, str], ...]:
     """Return the upright fonts of this machine, as family and file, the preferred ones first."""
     from matplotlib import font_manager
 
-    def rank(family: str) -> int:
-        order = (FONT, *WIDER_FONTS)
-        return order.index(family) if family in order else len(order)
-
-    entries = [
+    entries = {
         (entry.name, entry.fname)
         for entry in font_manager.fontManager.ttflist
         # Fonts for mathematics and the font of last resort have boxes instead of letters.
         if entry.style == "normal"
         and str(entry.weight) in ("400", "normal", "regular", "book")
         and not entry.name.startswith(("cm", "STIX", "Last Resort", "LastResort"))
-    ]
-    return tuple(sorted(set(entries), key=lambda entry: (rank(entry[0]), entry)))
+    }
+
+    def rank(entry: tuple[str, str]) -> tuple[Any, ...]:
+        family = entry[0]
+        # Noto Sans has most scripts in the style of our font.
+        return family != FONT, not family.startswith(("Noto Sans", "Source Han Sans")), entry
+
+    return tuple(sorted(entries, key=rank))
 
 
 @functools.lru_cache(maxsize=256)
@@ -402,15 +387,32 @@ def dress(ax: Any, *, frame: Iterable[str] = ()) -> None:
         text.set_family([FONT])
 
 
-def set_title(ax: Any, text: str, size: float = TITLE_SIZE, **more: Any) -> None:
+def annotate(
+    ax: Any, text: str, place: Sequence[float], offset: Sequence[float] = (0, 0), **more: Any
+) -> None:
+    """Write a small text into axes.
+
+    Args:
+        ax: The axes.
+        text: What `label` returned.
+        place: The point that the text belongs to, in the units of the data.
+        offset: How far from there the text begins, in points.
+        **more: Other properties of the text.
+    """
+    put_text(ax.annotate(" ", place, offset, textcoords="offset points"), text, SMALL_SIZE, **more)
+
+
+def set_title(ax: Any, text: str | None, size: float = TITLE_SIZE, **more: Any) -> None:
     """Write a title above axes, at the left, on two lines if it is too long for one.
 
     Args:
         ax: The axes.
-        text: The title.
+        text: The title; None writes none.
         size: The size in points.
         **more: Other properties of the text.
     """
+    if text is None:
+        return
     room = max(20, int(points(ax)[0] / (0.55 * size)))
     line = label(text, 2 * room)
     if len(line) > room:
@@ -474,14 +476,9 @@ def content(figure: Any, ending: str, dpi: int = 200) -> bytes:
     Returns:
         The content. It is the same for the same figure, without a date. The fonts of a PDF are
         embedded as TrueType, as publishers require.
-
-    Raises:
-        OptionError: If the ending is not one of these.
     """
     import matplotlib
 
-    if ending not in ENDINGS:
-        raise OptionError(f"ending is {ending!r}; expected {', '.join(ENDINGS)}")
     file = io.BytesIO()
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(ending)
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "attnflow"}):

@@ -16,7 +16,7 @@ from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 from attnflow.view.document import inlined
 from attnflow.view.notebook import inline_html
-from attnflow.view.page import data, script, style
+from attnflow.view.page import data, style
 
 try:
     import anywidget
@@ -86,7 +86,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
     """
 
-    _esm = script() + inlined("widget.js")
+    _esm = inlined("widget.js")
 
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)
@@ -152,23 +152,22 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
     @traitlets.validate(*CHOICES)  # type: ignore[untyped-decorator]
     def _check(self, proposal: Any) -> str | int:
         name, value = proposal["trait"].name, proposal["value"]
-        trace = self.explanation.trace
+        trace, shown = self.explanation.trace, getattr(self.explanation, name)
         try:
             if name == "layer":
                 return resolve_layer(value, self._layers(self.position))
+            if trace is None and value != shown:
+                raise OptionError(
+                    f"{name} is {value!r}, but this explanation has no trace and shows only the "
+                    f"{name} {shown!r}"
+                )
             if name == "method":
-                value = choice(value, name, METHODS)
-            elif trace is not None:
-                return resolve_index(value, len(trace.tokens), name, "tokens")
+                return str(choice(value, name, METHODS))
+            return (
+                value if trace is None else resolve_index(value, len(trace.tokens), name, "tokens")
+            )
         except OptionError as error:
             raise ChoiceError(str(error)) from error
-        shown: str | int = getattr(self.explanation, name)
-        if trace is None and value != shown:
-            raise ChoiceError(
-                f"{name} is {value!r}, but this explanation has no trace and shows only the "
-                f"{name} {shown!r}"
-            )
-        return value if name == "method" else shown
 
     @traitlets.observe("position")  # type: ignore[untyped-decorator]
     def _keep_layer(self, change: Any) -> None:

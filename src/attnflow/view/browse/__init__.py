@@ -4,8 +4,8 @@ The file can be sent to others and opened years later. So it holds a part of a l
 which, and stays small enough for a browser to open at once. A row whose attention was kept, and is
 in the file, opens in the page of an explanation; the others show their scores.
 
-`rows.js` chooses and orders rows, and `browse.js` shows them. Both come after the modules of the
-page, whose colours and words they use.
+`rows.js` chooses and orders rows, and `browse.js` shows them with the colours and words of the
+page's modules.
 """
 
 import base64
@@ -29,7 +29,7 @@ from attnflow.explanation import Explanation
 from attnflow.io.records import require_pyarrow
 from attnflow.tokens import Tokens
 from attnflow.view import page
-from attnflow.view.captions import METHOD_NAMES, short_model
+from attnflow.view.captions import METHOD_NAMES, model_name
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
 from attnflow.view.pieces import pieces
 from attnflow.view.text import visible
@@ -73,8 +73,7 @@ def browse(
     require_pyarrow()
     integer(limit, "limit", least=1)
     integer(pages, "pages", least=0)
-    if shuffle is not None:
-        integer(shuffle, "shuffle", least=0)
+    integer(shuffle or 0, "shuffle", least=0)
     made = read_finished(folder)
     rows: list[dict[str, Any]] = []
     room = MOST_BYTES
@@ -84,12 +83,10 @@ def browse(
         if rows and room < 0:
             break
         rows.append(row)
-    errors = list(_errors(made, limit))
-    full = dict(_full_pages(made, rows[:pages]))
-    data = _data(made, rows, errors, shuffle, limit)
+    data = _data(made, rows, shuffle, limit)
     packed_pages = (
         f'<script type="text/plain" id="attnflow-row-{number}">{packed}</script>'
-        for number, packed in full.items()
+        for number, packed in _full_pages(made, rows[:pages])
     )
     return document(
         title=data["title"],
@@ -101,13 +98,7 @@ def browse(
 </div>
 </main>""",
         data="\n".join([data_element(data), *packed_pages]),
-        script="\n".join(
-            [
-                page.script(),
-                inlined("browse/rows.js", "browse/browse.js"),
-                start("browse", ".browse"),
-            ]
-        ),
+        script=inlined("browse/browse.js") + start("browse", ".browse"),
     )
 
 
@@ -136,11 +127,11 @@ def explain_row(folder: str | os.PathLike[str], number: int) -> Explanation:
 
 def _explained(made: Finished, stored: Attentions, number: int) -> Explanation:
     """Explain a row as the run did."""
-    names = ("method", "layer", "receptive_field", "units", "special_tokens", "drop_sink")
-    options = {name: made.header["options"][name] for name in names}
     text = stored.row(number)
+    names = ["method", "layer", "receptive_field", "units", "special_tokens", "drop_sink"]
     if text.residual is None:
-        options["residual"] = made.header["options"]["residual"]
+        names.append("residual")
+    options = {name: made.header["options"][name] for name in names}
     position = "auto" if text.position is None else text.position
     return text.explain(**options, position=position)
 
@@ -150,31 +141,23 @@ def _explained(made: Finished, stored: Attentions, number: int) -> Explanation:
 
 def _chosen(made: Finished, limit: int, shuffle: int | None) -> Iterator[dict[str, Any]]:
     """Yield the records of the rows that are shown."""
-    places: dict[int, list[int]] = {}
+    wanted = np.arange(made.rows)
     if shuffle is not None:
-        order = np.random.default_rng(shuffle).permutation(made.rows)[:limit]
-        starts = np.cumsum([0, *(shard["rows"] for shard in made.shards.values())])
-        numbers = list(made.shards)
-        for index in np.sort(order):
-            shard = int(np.searchsorted(starts, index, side="right")) - 1
-            places.setdefault(numbers[shard], []).append(int(index - starts[shard]))
-    left = limit
+        wanted = np.random.default_rng(shuffle).permutation(wanted)
+    wanted = np.sort(wanted[:limit])
+    start = 0
     for number, path in made.files("data").items():
-        if left <= 0 or (shuffle is not None and number not in places):
-            continue
-        table = _table(path)
-        table = table.slice(0, left) if shuffle is None else table.take(places[number])
-        left -= len(table)
-        yield from table.to_pylist()
+        end = start + made.shards[number]["rows"]
+        here = wanted[(start <= wanted) & (wanted < end)] - start
+        if here.size:
+            yield from _table(path).take(here).to_pylist()
+        start = end
 
 
 def _errors(made: Finished, limit: int) -> Iterator[dict[str, Any]]:
-    left = limit
     for path in made.files("errors").values():
-        if left <= 0:
-            return
-        table = _table(path).slice(0, left)
-        left -= len(table)
+        table = _table(path).slice(0, limit)
+        limit -= len(table)
         for record in table.select(["row", "id", "place", "reason", "text"]).to_pylist():
             number = record.pop("row")
             # A row that cannot be read has no id.
@@ -196,14 +179,13 @@ def _table(path: Path) -> Any:
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows of a row."""
     try:
-        spans = tuple(
-            None if first is None else (first, last)
-            for first, last in zip(record["starts"], record["ends"], strict=True)
+        lists = zip(
+            *(record[name] for name in ("starts", "ends", "tokens", "scores", "special")),
+            strict=True,
         )
+        spans = tuple(None if first is None else (first, last) for first, last, *_ in lists)
         shown = pieces(Tokens(record["text"], record["tokens"], spans, record["special"]))
         scores = [float(f"{score:.4g}") for score in record["scores"]]
-        if not len(spans) == len(record["tokens"]) == len(scores) == len(record["special"]):
-            raise ValueError("its lists are not equally long")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"a row of the data set cannot be read: {error}") from error
     others = [name for name in record if name not in RESULTS or name == "rest"]
@@ -260,18 +242,14 @@ def _packed(value: Any) -> str:
 
 
 def _data(
-    made: Finished,
-    rows: list[dict[str, Any]],
-    errors: list[dict[str, Any]],
-    shuffle: int | None,
-    limit: int,
+    made: Finished, rows: list[dict[str, Any]], shuffle: int | None, limit: int
 ) -> dict[str, Any]:
     header = made.header
     options = header["options"]
-    source = Path(str(header["source"]["name"])).name or "data set"
-    name = _shown(source)
+    name = _shown(Path(str(header["source"]["name"])).name or "data set")
     method = METHOD_NAMES[options["method"]]
-    layer = options["layer"]
+    layer = "last layer" if options["layer"] == -1 else f"layer {options['layer']}"
+    model = _shown(model_name(str(header["model"])))
     folder = shlex.quote(str(made.folder))
     part = []
     if not made.complete:
@@ -285,20 +263,27 @@ def _data(
             part[-1] += " With more rows the file would be slow to open."
         if shuffle is None:
             part[-1] += f" `attnflow view {folder} --shuffle 0` takes some at random."
-    layer_name = "last layer" if layer == -1 else f"layer {layer}"
-    model = short_model(str(header["model"]))
+    hint = [
+        "The data set has only scores. With `attnflow run --keep attentions`, a row can be opened "
+        "with every method, layer and position."
+    ]
+    if made.files("attentions"):
+        # The script puts the number of the row between the two.
+        command = f"`attnflow view {folder} --row "
+        hint = [f"Its attention is kept, but not in this file: {command}"]
+        hint.append("` shows every method, layer and position.")
     return {
         "name": name,
         "title": f"{name}: {method}",
-        "subtitle": f"{made.rows:,} rows explained · {method}, {layer_name} · {_shown(model)}",
+        "subtitle": f"{made.rows:,} rows explained · {method}, {layer} · {model}",
         "part": part,
         "method": options["method"],
         "named": options["id_column"] is not None,
         "total": made.rows,
         "failed": made.failed,
-        "errors": errors,
+        "errors": list(_errors(made, limit)),
         "about": [
-            ["Model", _shown(model)],
+            ["Model", model],
             ["Task", _shown(header["task"])],
             ["Fingerprint", _shown(header["fingerprint"])],
             ["Source", name],
@@ -309,35 +294,22 @@ def _data(
             ),
             ["Made by", f"attnflow {_shown(header['attnflow'])}"],
         ],
-        # The script puts the number of the row between the two.
-        "hint": [
-            f"Its attention is kept, but not in this file: `attnflow view {folder} --row ",
-            "` shows every method, layer and position.",
-        ]
-        if made.files("attentions")
-        else [
-            "The data set has only scores. With `attnflow run --keep attentions`, a row can be "
-            "opened with every method, layer and position."
-        ],
+        "hint": hint,
         "rows": _packed(rows),
     }
 
 
 def _option(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_option(item) for item in value)
+        return ", ".join(map(_option, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _static(data: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
     """Return what is shown where scripts do not run."""
     lines = ["".join(text for text, _ in row["pieces"]) for row in rows[:20]]
-    blocks = [
-        f"<h1>{escape(data['name'])}</h1>",
-        f"<p>{escape(data['subtitle'])}</p>",
-        "<p>This page needs scripts to show all rows. The first rows:</p>",
-        "<ul>",
-        *(f'<li dir="auto">{escape(line[:MOST_VALUE])}</li>' for line in lines),
-        "</ul>",
-    ]
-    return "\n".join(blocks)
+    items = "\n".join(f'<li dir="auto">{escape(line[:MOST_VALUE])}</li>' for line in lines)
+    return (
+        f"<h1>{escape(data['name'])}</h1>\n<p>{escape(data['subtitle'])}</p>\n"
+        f"<p>This page needs scripts to show all rows. The first rows:</p>\n<ul>\n{items}\n</ul>"
+    )

@@ -1,9 +1,9 @@
 // A data set in the browser: its rows as a list that can be searched and ordered, and each of them
-// on its own. This comes after the modules of the page in one script, which show a row whose
-// attention is there.
+// on its own. The modules of the page show a row whose attention is there.
 
 import { shade } from "../page/colour.js";
 import { THEMES } from "../page/controls.js";
+import { makeElement } from "../page/element.js";
 import { mount } from "../page/page.js";
 import { cutShort, formatScore, formatShare, METHODS, quote } from "../page/prose.js";
 import { fromBase64 } from "../page/trace.js";
@@ -59,14 +59,7 @@ class Browser {
   }
 
   make(name, attributes = {}, ...children) {
-    const element = this.document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (value === undefined || value === null || value === false) continue;
-      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-      else element.setAttribute(key, value === true ? "" : String(value));
-    }
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
+    return makeElement(this.document, name, attributes, children);
   }
 
   get shownTheme() {

@@ -4,7 +4,8 @@ The page is plain JavaScript, in modules that also run on their own: `trace.js` 
 weights, `graph.js` and `flow.js` compute with them, `numbers.js` caches the results, `prose.js`
 describes them, and `colour.js`, `scene.js`, `heat.js` and `layered.js` draw them. `page.js` shows
 everything in an element, with `controls.js`, `text.js`, `words.js`, `heatmap.js`, `tracing.js` and
-`files.js` for its parts. There is no build step: `script` concatenates the modules.
+`files.js` for its parts, whose elements `element.js` makes. There is no build step: `script`
+concatenates the modules.
 """
 
 import base64
@@ -12,32 +13,12 @@ from typing import Any, Final
 
 from attnflow.explanation import Explanation
 from attnflow.tokens import Tokens
-from attnflow.view.captions import METHOD_NAMES, answers, has_all_tokens, headline, reading
+from attnflow.view import captions
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
 from attnflow.view.pieces import labels, pieces
 from attnflow.view.text import escaped, visible
 
-__all__ = ["MODULES", "data", "page", "script", "style"]
-
-# Each module comes after those that it imports from.
-MODULES: Final = (
-    "trace.js",
-    "graph.js",
-    "flow.js",
-    "colour.js",
-    "prose.js",
-    "scene.js",
-    "numbers.js",
-    "heat.js",
-    "layered.js",
-    "controls.js",
-    "text.js",
-    "words.js",
-    "heatmap.js",
-    "tracing.js",
-    "files.js",
-    "page.js",
-)
+__all__ = ["data", "page", "script", "style"]
 
 # The largest number of characters that the weights of a page may take. Everything else is small.
 MOST_WEIGHTS: Final = 7_000_000
@@ -53,9 +34,9 @@ def page(explanation: Explanation) -> str:
     Returns:
         An HTML document that makes no network request.
     """
-    title = f"{METHOD_NAMES[explanation.method]}: {visible(explanation.text, line_breaks=False)}"
+    text = visible(explanation.text, line_breaks=False)
     return document(
-        title=title[:100],
+        title=f"{captions.METHOD_NAMES[explanation.method]}: {text}"[:100],
         style=style(),
         main=f'<main data-theme="auto">\n{_static(explanation)}\n</main>',
         data=data_element(data(explanation)),
@@ -82,6 +63,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
     picture = explanation.picture
     return {
         "explanation": explanation.to_dict(),
+        "model": captions.model_name(explanation.model),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
         "labels": [visible(name, line_breaks=False) for name in names],
         "special": list(shown.special),
@@ -95,9 +77,9 @@ def data(explanation: Explanation) -> dict[str, Any]:
 def _saved(explanation: Explanation) -> dict[str, Any] | None:
     """Return scores that the page need not compute, if they are those of the trace's tokens."""
     trace = explanation.trace
-    if trace is None or explanation.method != "flow" or not has_all_tokens(explanation):
+    if trace is None or explanation.method != "flow" or not captions.has_all_tokens(explanation):
         return None
-    if (trace.mask is not None) != bool(explanation.options.get("receptive_field")):
+    if (trace.mask is None) == bool(explanation.options.get("receptive_field")):
         return None
     return {
         "method": explanation.method,
@@ -112,7 +94,7 @@ def script() -> str:
     Returns:
         A module that exports nothing. Its function `mount` shows data in an element.
     """
-    return inlined(*(f"page/{name}" for name in MODULES))
+    return inlined("page/page.js")
 
 
 def style() -> str:
@@ -124,11 +106,11 @@ def _static(explanation: Explanation) -> str:
     """Return what is shown where scripts do not run."""
     best = ", ".join(f"{name} ({score:.3g})" for name, score in explanation.top(10))
     blocks = [
-        f"<h1>{METHOD_NAMES[explanation.method]}</h1>",
-        f"<p>{escaped(headline(explanation))}</p>",
+        f"<h1>{captions.METHOD_NAMES[explanation.method]}</h1>",
+        f"<p>{escaped(captions.headline(explanation))}</p>",
         f'<p dir="auto">{escaped(explanation.text, line_breaks=True)}</p>',
-        *(f"<p>{name}: {escaped(value)}</p>" for name, value in answers(explanation)),
-        f"<p>{escaped(reading(explanation))} The highest: {escaped(best)}.</p>",
+        *(f"<p>{name}: {escaped(value)}</p>" for name, value in captions.answers(explanation)),
+        f"<p>{escaped(captions.reading(explanation))} The highest: {escaped(best)}.</p>",
         *(f"<p>{escaped(note)}</p>" for note in explanation.notes),
         "<p>This page shows more where scripts may run.</p>",
     ]

@@ -2,6 +2,7 @@
 // all showing one position of one layer. Each part of it is in a module of its own.
 
 import { controlsPart, THEMES } from "./controls.js";
+import { makeElement } from "./element.js";
 import { filesPart } from "./files.js";
 import { heatmapPart } from "./heatmap.js";
 import { afterFrame, Numbers } from "./numbers.js";
@@ -72,16 +73,7 @@ class Page {
   }
 
   make(name, attributes = {}, ...children) {
-    const element = this.document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (value === undefined || value === null || value === false) continue;
-      if (key === "class") element.className = value;
-      else if (key.startsWith("on")) {
-        element.addEventListener(key.slice(2), value, { signal: this.leave.signal });
-      } else element.setAttribute(key, value === true ? "" : String(value));
-    }
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
+    return makeElement(this.document, name, attributes, children, this.leave.signal);
   }
 
   build() {

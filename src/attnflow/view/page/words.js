@@ -223,11 +223,7 @@ export const wordsPart = {
     const make = this.make.bind(this);
     const { explanation } = this.data;
     const terms = [
-      // Of a path, the last folders say which model it is.
-      [
-        "Model",
-        explanation.model.replaceAll("\\", "/").replace(/\/+$/, "").split("/").slice(-2).join("/"),
-      ],
+      ["Model", this.data.model],
       ["Task", explanation.task],
       ["Prediction", describePrediction(explanation)],
       ["Explained for", explanation.target ? answerName(explanation.target) : null],
