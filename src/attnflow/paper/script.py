@@ -23,8 +23,9 @@ from attnflow.correlation import spearman
 from attnflow.errors import ModelError
 from attnflow.flow import attention_flow
 from attnflow.graph import AttentionGraph
+from attnflow.options import METHODS
 from attnflow.paper.findings import measured
-from attnflow.paper.result import METHODS, Result, spread, summarize
+from attnflow.paper.result import Result, spread, summarize
 from attnflow.paper.tables import TABLES
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout
@@ -52,8 +53,6 @@ def as_scripted(
     explainer: Explainer,
     texts: Sequence[str],
     *,
-    samples: int = 2000,
-    seed: int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]:
     """Measure what the authors' script measures, and what changes if one thing is corrected.
@@ -61,9 +60,7 @@ def as_scripted(
     Args:
         explainer: A classifier with an embedding layer of its own, such as BERT or DistilBERT.
         texts: The texts.
-        samples: How many bootstrap samples to draw for a confidence interval.
-        seed: The seed of the samples.
-        progress: Called with the number of texts done, and the number of all texts.
+        progress: Called with the number of texts done, and the total number of texts.
 
     Returns:
         For each of `VARIANTS` and each of `REFERENCES` the three methods, each a list over the
@@ -88,13 +85,13 @@ def as_scripted(
         shares.append(sums / norms)
         return _agreement(graph, sums, norms)
 
-    cells = summarize(measured(texts, measure, progress), samples=samples, seed=seed)
+    cells = summarize(measured(texts, measure, progress))
     result: dict[str, Any] = {
         variant: {
-            reference: dict(zip(METHODS, methods, strict=True))
-            for reference, methods in zip(REFERENCES, references, strict=True)
+            reference: dict(zip(METHODS, of_methods.tolist(), strict=True))
+            for reference, of_methods in zip(REFERENCES, of_references, strict=True)
         }
-        for variant, references in zip(VARIANTS, cells, strict=True)
+        for variant, of_references in zip(VARIANTS, cells, strict=True)
     }
     return {**result, "share": float(np.median(np.concatenate(shares))), "count": len(texts)}
 
@@ -118,18 +115,18 @@ def scripted_result(
         title = f"scores: {VARIANTS[variant]}; gradient: {REFERENCES[reference]}"
         return Table(title, ["", *(f"L{layer}" for layer in layers)], cells)
 
-    def report() -> Report:
+    def text() -> str:
         tables = [table(variant, reference) for variant in VARIANTS for reference in REFERENCES]
         what = "mean Spearman correlation with gradients"
         note = f"The sum is {found['share']:.1e} of the norm of the same gradient: rounding."
-        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [note])
+        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [note]).plain(100)
 
     def figure() -> Any:
         script = found["all"]["script"]
         curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
         return correlation_over_layers(curves)[0]
 
-    return Result(found, report, figure)
+    return Result(found, text, figure)
 
 
 def dense_spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
