@@ -118,22 +118,14 @@ def _table(args: argparse.Namespace) -> Result:
     with _faults(args.on_error) as on_error:
         rows = list(read(args.data, limit=args.limit, on_error=on_error))
     # Sentiment models name their classes in many ways, but the order is always this.
-    labels = [int(row.label) if number == 3 else row.label for row in rows]
+    sentences = [(row.text, int(row.label) if number == 3 else row.label) for row in rows]
     from attnflow.paper.tables import make_table
 
     explainer = _load(args)
+    options = {name: getattr(args, name) for name in ("reference", "samples", "seed", "store")}
     with Progress(f"table {number}", "sentences") as progress:
-        return make_table(
-            number,
-            explainer,
-            list(zip((row.text for row in rows), labels, strict=True)),
-            reference=args.reference,
-            data=args.data.name,
-            samples=args.samples,
-            seed=args.seed,
-            store=args.store,
-            progress=progress.update,
-        ).result()
+        options |= {"data": args.data.name, "progress": progress.update}
+        return make_table(number, explainer, sentences, **options).result()
 
 
 def _figure(args: argparse.Namespace) -> Result:
@@ -182,15 +174,12 @@ def _finding(args: argparse.Namespace) -> Result:
         )
         texts = [row.text for row in found]
     explainer = _load(args)
-    from attnflow.paper import findings, script
+    from attnflow.paper.findings import heads_result, saturation_result
+    from attnflow.paper.script import scripted_result
 
-    measure = {
-        "saturation": findings.saturation_result,
-        "heads": findings.heads_result,
-        "script3": script.scripted_result,
-    }[args.experiment]
+    results = {"saturation": saturation_result, "heads": heads_result, "script3": scripted_result}
     with Progress(args.experiment, "texts") as progress:
-        return measure(explainer, texts, progress.update)
+        return results[args.experiment](explainer, texts, progress.update)
 
 
 def _accuracy(args: argparse.Namespace) -> Result:
@@ -206,10 +195,10 @@ def _accuracy(args: argparse.Namespace) -> Result:
 
         with Progress("accuracy", "sentences") as progress:
             found = accuracy(explainer.model, explainer.tokenizer, rows, progress.update)
-    parts = (
-        f"  {attractors_text(n)}: {_share(part)}" for n, part in found["by_attractors"].items()
-    )
-    return Result(found, lambda: "\n".join([f"accuracy {_share(found)} sentences", *parts, ""]))
+    lines = [f"accuracy {_share(found)} sentences"]
+    for attractors, part in found["by_attractors"].items():
+        lines.append(f"  {attractors_text(attractors)}: {_share(part)}")
+    return Result(found, lambda: "\n".join(lines))
 
 
 def _share(part: Mapping[str, Any]) -> str:
@@ -286,12 +275,8 @@ def _training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             epochs = len(status.curve)
 
         try:
-            yield {
-                "recipe": recipe,
-                "resume": args.resume,
-                "on_error": on_error,
-                "progress": progress,
-            }
+            given = {"recipe": recipe, "resume": args.resume, "on_error": on_error}
+            yield {**given, "progress": progress}
         except KeyboardInterrupt:
             if (args.out / STATE).exists():
                 _say(f"attnflow: the state is saved in {args.out}; --resume continues from there")
@@ -635,13 +620,12 @@ def _add_recipe(parser: argparse.ArgumentParser, recipe: Any) -> None:
         "recipe", "The defaults are those behind the numbers in the documentation."
     )
     for field in dataclasses.fields(recipe):
-        if not isinstance(field.default, bool):
-            group.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                type=type(field.default),
-                default=argparse.SUPPRESS,
-                help=f"{field.metadata['help']} (default: {field.default})",
-            )
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=argparse.SUPPRESS,
+            help=f"{field.metadata['help']} (default: {field.default})",
+        )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from attnflow.paper.result import Result, digits, summarize
 from attnflow.rollout import attention_rollout, head_rollout
 from attnflow.scoring import settled
 from attnflow.view import theme
-from attnflow.view.figures import add_colour_bar, correlation_over_layers
+from attnflow.view.figures import add_colour_bar, correlation_over_layers, layer_map
 from attnflow.view.tables import Report, Table
 
 if TYPE_CHECKING:
@@ -187,38 +187,25 @@ def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress)
 
     def text() -> str:
         columns = ["layer", *(f"head {head}" for head in range(count)), "mean of heads"]
-        tables = [
-            Table(
-                method,
-                columns,
-                [
-                    [str(layer), *(f"{mean:.2f}" for mean in row)]
-                    for layer, row in enumerate(means(method), start=1)
-                ],
-                _better(found[method]),
-            )
-            for method in METHODS
-        ]
+        tables = []
+        for method in METHODS:
+            rows = enumerate(means(method), start=1)
+            cells = [[str(layer), *(f"{mean:.2f}" for mean in row)] for layer, row in rows]
+            tables.append(Table(method, columns, cells, _better(found[method])))
         what = "mean Spearman correlation with blank-out"
         return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, []).plain(100)
 
     def figure() -> Figure:
         layers = len(found["raw"])
         drawn = theme.new_figure(min(11.0, 1.4 + 1.05 * (count + 1)), 0.9 + 0.3 * layers)
+        names = [*map(str, range(count)), "all"]
         for ax, method in zip(drawn.subplots(1, 3, sharey=True), METHODS, strict=True):
-            # Dark at +1 and light at -1, which is legible in grey, unlike red and blue.
-            values = means(method)
-            scale = {"cmap": theme.scale(), "vmin": -1, "vmax": 1}
-            image = ax.imshow(values, origin="lower", aspect="auto", **scale)
-            theme.dress(ax)
-            theme.set_title(ax, method)
-            ax.axvline(count - 0.5, color="white", linewidth=2.0)
-            theme.set_ticks(ax.xaxis, range(count + 1), [*map(str, range(count)), "all"])
-            theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
+            layer_map(means(method), names, title=method, colour_bar=False, ax=ax)
+            image = ax.get_images()[0]
+            image.set_clim(-1, 1)  # light at -1 and dark at +1
             theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
-            for row, head in np.ndindex(layers, count + 1):
-                mean = values[row][head]
-                text = ax.text(head, row, " ", ha="center", va="center")
+            for (layer, head), mean in np.ndenumerate(np.array(means(method))):
+                text = ax.text(head, layer, " ", ha="center", va="center")
                 colour = theme.readable((mean + 1) / 2)
                 theme.put_text(text, digits(mean).replace("0.", "."), 5.5, color=colour)
         add_colour_bar(drawn, image, drawn.axes, "mean Spearman correlation", pad=0.01)

@@ -210,7 +210,9 @@ class Training(ABC):
                 self.step += 1
                 self.seconds = time.monotonic() - began
                 if progress is not None:
-                    progress(self._status())
+                    loss = float(np.mean(self.losses[-100:]))
+                    epoch, epochs = self.epoch + 1, self.recipe.epochs
+                    progress(Status(epoch, epochs, self.step, self.steps, loss, self.curve))
                 if self.seconds - saved >= save_every:
                     self._save(folder)
                     saved = time.monotonic() - began
@@ -218,11 +220,6 @@ class Training(ABC):
             self.seconds = time.monotonic() - began
             self._save(folder)
             saved = time.monotonic() - began
-
-    def _status(self) -> Status:
-        loss = float(np.mean(self.losses[-100:]))
-        epochs = self.recipe.epochs
-        return Status(self.epoch + 1, epochs, self.step, self.steps, loss, self.curve)
 
     def _batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of an epoch, which depend only on the seed and the epoch."""

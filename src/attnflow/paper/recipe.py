@@ -9,12 +9,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from attnflow.checks import integer, number, switch
+from attnflow.checks import integer, number
 from attnflow.errors import OptionError
 
 __all__ = ["FineTuning", "Recipe"]
-
-_CHECKS = {bool: switch, int: integer, float: number}
 
 
 def _option(default: Any, help: str, **limits: float) -> Any:
@@ -27,7 +25,7 @@ class Checked:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type] # subclasses are dataclasses
-            check: Any = _CHECKS[type(field.default)]
+            check: Any = integer if isinstance(field.default, int) else number
             check(getattr(self, field.name), field.name, **field.metadata["limits"])
 
 
@@ -75,8 +73,8 @@ class FineTuning(Checked):
     SST-2 also has the phrases of its sentences, so an encoder sees the same words many times and
     soon memorises them. Masked words and lower learning rates for lower layers prevent that. Both
     classes have the same weight. The learning rate rises over the first tenth of the steps and
-    falls linearly to 0. Word embeddings are half of a small encoder, and most words are rare in
-    SST-2. Without training them, a step takes a fifth less time.
+    falls linearly to 0. The word embeddings are not trained: they are half of a small encoder, most
+    words are rare in SST-2, and a step takes a fifth less time without them.
     """
 
     epochs: int = _option(2, "largest number of epochs", least=1)
@@ -88,7 +86,6 @@ class FineTuning(Checked):
     layer_decay: float = _option(
         0.85, "learning rate of a layer, relative to the layer above", above=0, most=1
     )
-    words: bool = _option(False, "train the word embeddings")
     longest: int = _option(96, "most tokens of a sentence in training", least=4)
     patience: int = _option(2, "epochs without improvement before training ends", least=1)
     seed: int = _option(0, "random seed", least=0)

@@ -71,9 +71,9 @@ def fine_tune(
     rows = [Agreement(*row, None) for row in read_sst2(train, limit=limit, on_error=on_error)]
     tested = [Agreement(*row, None) for row in read_sst2(dev, on_error=on_error)]
     if not rows or not tested:
-        raise DataError(f"{dev if rows else train}: there is no sentence")
-    names = {"train": Path(train).name, "dev": Path(dev).name}
-    training = _Sentiment(os.fspath(model), rows, tested, recipe or FineTuning(), names)
+        raise DataError(f"{dev if rows else train} has no sentence")
+    files = {"train": Path(train).name, "dev": Path(dev).name}
+    training = _Sentiment(os.fspath(model), files, rows, tested, recipe or FineTuning())
     return training.complete(Path(out), resume=resume, progress=progress, save_every=save_every)
 
 
@@ -85,10 +85,10 @@ class _Sentiment(Training):
     def __init__(
         self,
         name: str,
+        files: dict[str, str],
         rows: list[Agreement],
         tested: list[Agreement],
         recipe: FineTuning,
-        files: dict[str, str],
     ) -> None:
         torch.manual_seed(recipe.seed)
         try:
@@ -105,9 +105,8 @@ class _Sentiment(Training):
                 )
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(f"{name} cannot be fine-tuned: {error}") from error
-        model.get_input_embeddings().requires_grad_(recipe.words)
-        self.name = name
-        self.files = files
+        model.get_input_embeddings().requires_grad_(False)
+        self.about = {"model": Path(name).name, "data": {**files, "trained_on": len(rows)}}
         self.tokenizer = tokenizer
         self.layers = config.num_hidden_layers
         self.hidden = tokenizer.mask_token_id
@@ -119,9 +118,9 @@ class _Sentiment(Training):
         data = encode(tokenizer, rows, "01", truncation=True, max_length=recipe.longest)
         counts = np.bincount(data.labels, minlength=len(LABELS)).clip(1)
         self.weights = torch.from_numpy(len(rows) / len(LABELS) / counts).float()
-        dev = encode(tokenizer, tested, "01", truncation=True)
+        held_out = {"held_out": encode(tokenizer, tested, "01", truncation=True)}
         average, pad = copy.deepcopy(model), tokenizer.pad_token_id
-        super().__init__(recipe, model, average, pad, data, {"held_out": dev}, {"model": name})
+        super().__init__(recipe, model, average, pad, data, held_out, {"model": name})
 
     def share(self, name: str) -> float:
         """Return a lower learning rate for lower layers."""
@@ -146,13 +145,8 @@ class _Sentiment(Training):
         self.average.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         found = measure(self.average, self.held_out["held_out"], self.pad)
-        return {
-            **report,
-            "model": Path(self.name).name,
-            "data": {**self.files, "trained_on": len(self.data.ids)},
-            "accuracy": found["accuracy"],
-            "count": found["count"],
-        }
+        found.pop("by_attractors")
+        return {**report, **self.about, **found}
 
 
 def _layers_above(name: str, layers: int) -> int:
