@@ -199,7 +199,7 @@ def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress)
         layers = len(found["raw"])
         drawn = theme.new_figure(min(11.0, 1.4 + 1.05 * (count + 1)), 0.9 + 0.3 * layers)
         names = [*map(str, range(count)), "all"]
-        for ax, method in zip(drawn.subplots(1, 3, sharey=True), METHODS, strict=True):
+        for ax, method in zip(drawn.subplots(1, 3), METHODS, strict=True):
             layer_map(means(method), names, title=method, colour_bar=False, ax=ax)
             image = ax.get_images()[0]
             image.set_clim(-1, 1)  # light at -1 and dark at +1

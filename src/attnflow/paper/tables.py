@@ -261,8 +261,8 @@ class Replication(NamedTuple):
             for method, numbers in self.setting.printed.items():
                 style = theme.style_of(method)
                 means = [number.mean for number in numbers]
-                dots = f"{style.marker}:"
-                figure.axes[0].plot(self.setting.layers, means, dots, color=style.colour)
+                look: dict[str, Any] = {"color": style.colour, "markersize": 4}
+                figure.axes[0].plot(self.setting.layers, means, f"{style.marker}:", **look)
         return figure
 
     def _caption(self) -> str:
