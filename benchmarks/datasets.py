@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import attnflow
 from attnflow import OptionError
+from attnflow.dataset.shard import batch_positions
 from attnflow.models.verb_number import checkpoint
 from benchmarks import inputs
 from benchmarks.runs import Job, at_least
@@ -39,8 +40,6 @@ _SHARDS_PER_WORKER = 2
 _POSITIONS = 4096
 _QUICK_POSITIONS = 128
 _REPEATS = 3
-# The local engine makes batches of this many positions on a CPU.
-_BATCH_POSITIONS = 2048
 # The texts of a comparison of engines.
 _WHOLE = 10_000
 _QUICK_WHOLE = 16
@@ -130,7 +129,7 @@ def _rates(options: Record, tokens: int) -> Record:
     texts = inputs.texts(explainer.tokenizer, tokens, count)
     # A loop is slower, and each of its texts takes the same time.
     few = texts[: max(8, count // 16)]
-    batches = _batches(explainer.tokenizer, texts)
+    batches = _batches(explainer, texts)
     calls: list[tuple[str, int, Callable[[], _Taken]]] = [
         ("forward/threads", count, partial(_forward, explainer.model, batches, workers)),
         ("forward/processes", count, partial(_forked, explainer.model, batches, workers)),
@@ -153,11 +152,11 @@ def _rates(options: Record, tokens: int) -> Record:
     return {"texts": count, "texts_per_second": rates, "texts_per_cpu_second": cpu_rates}
 
 
-def _batches(tokenizer: Any, texts: list[str]) -> list[Any]:
+def _batches(explainer: Any, texts: list[str]) -> list[Any]:
     """Return the inputs of the model, in the batches that the local engine makes."""
-    encoded = tokenizer(texts, return_tensors="pt")
+    encoded = explainer.tokenizer(texts, return_tensors="pt")
     encoded.pop("attention_mask")  # nothing is padded
-    size = max(1, _BATCH_POSITIONS // encoded["input_ids"].shape[1])
+    size = max(1, batch_positions(explainer) // encoded["input_ids"].shape[1])
     return [
         {name: values[i : i + size] for name, values in encoded.items()}
         for i in range(0, len(texts), size)

@@ -57,7 +57,7 @@ def test_where_everything_is_saturated_flows_are_the_same_everywhere(verb):
 
 def test_heads_are_those_of_the_papers_appendix(verb):
     done = []
-    found = heads(verb, TEXTS, samples=50, progress=lambda *count: done.append(count))
+    found = heads(verb, TEXTS, progress=lambda *count: done.append(count))
     assert done == [(1, 2), (2, 2)]
     layer, head = 3, 5
     expected = {"raw": [], "rollout": [], "flow": []}
@@ -78,7 +78,7 @@ def test_heads_are_those_of_the_papers_appendix(verb):
 
 
 def test_heads_are_compared_with_the_mean_of_their_layers_heads(verb):
-    found = heads(verb, TEXTS, samples=50)
+    found = heads(verb, TEXTS)
     for place, method in enumerate(("raw", "rollout", "flow")):
         alone, fused = [], []
         for text in TEXTS:
@@ -149,7 +149,7 @@ FILMS = ["a film that no one will forget", "no film that one will forget the fil
 
 def test_the_script_takes_the_largest_score_of_all_positions(sentiment):
     explainer, _ = sentiment
-    found = as_scripted(explainer, FILMS, samples=50)
+    found = as_scripted(explainer, FILMS)
     expected = {"all": [], "cls": []}
     for text in FILMS:
         given = explainer.tokenizer(text, return_tensors="pt")
@@ -173,7 +173,7 @@ def test_the_script_takes_the_largest_score_of_all_positions(sentiment):
 
 def test_a_gradient_summed_behind_layer_normalisation_is_rounding(sentiment):
     explainer, _ = sentiment
-    assert as_scripted(explainer, FILMS, samples=50)["share"] < 1e-5
+    assert as_scripted(explainer, FILMS)["share"] < 1e-5
 
 
 def test_the_scripts_correlation_is_spearmans_without_ties_only():

@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attnflow.checks import integer
 from attnflow.cli.options import shipped
-from attnflow.errors import AttnflowError, MissingExtraError, OptionError
+from attnflow.errors import AttnflowError, OptionError
 from attnflow.formats import check_path, without_nan
 from attnflow.io.files import write_whole
 from attnflow.io.journal import digest_of, make_once, stamps
@@ -25,6 +24,7 @@ from attnflow.paper.data import verb_number
 from attnflow.paper.recipe import FineTuning, Recipe
 from attnflow.paper.result import Result, as_json
 from attnflow.version import __version__
+from attnflow.view.captions import counted
 
 if TYPE_CHECKING:
     from attnflow.models import Explainer
@@ -34,24 +34,32 @@ __all__ = ["add_parser", "run"]
 
 EPILOG = """\
 examples:
+  attnflow paper train --data numpred.val natural.tsv --test numpred.val:2000 --out model
+  attnflow paper train-sst2 --model distilbert-base-uncased --data SST-2 --out my-sst2
+  attnflow paper accuracy --data numpred.val --limit 2000
   attnflow paper table1 --data numpred.val --limit 200
   attnflow paper table2 --data agr_50_mostcommon_10K.tsv.gz --json > table2.json
-  attnflow paper table3 --model ./my-sst2 --data dev.tsv
-  attnflow paper figure3 --output figure3.pdf
-  attnflow paper figure4 --model bert-base-uncased
+  attnflow paper table3 --model ./my-sst2 --data dev.tsv --output table3.md
+  attnflow paper figure1 --text "the keys to the cabinet" --output keys.pdf
+  attnflow paper figure2 --output figure2.pdf --output figure2.png
+  attnflow paper figure3 --text "the key to the cabinets" --text "the keys to the cabinets"
+  attnflow paper figure4 --model bert-base-uncased --output pronouns.pdf
+  attnflow paper saturation --data numpred.val --output saturation.png
+  attnflow paper heads --data numpred.val --limit 200
+  attnflow paper script3 --model ./my-sst2 --data dev.tsv --text-column sentence
   attnflow paper all --data numpred.val --output replication
 
 "attnflow paper EXPERIMENT --help" shows the options of one.
 """
 
-WHERE = {
-    "agreement": "the sentences of Linzen, Dupoux and Goldberg (2016) are not part of attnflow. "
-    "Their file agr_50_mostcommon_10K.tsv.gz is linked from "
-    "https://github.com/TalLinzen/rnn_agreement",
-    "sst2": "SST-2 is not part of attnflow. Its dev.tsv is in the SST-2 data of "
-    "https://gluebenchmark.com/tasks",
-}
-"""Where a user gets the data of the experiments."""
+AGREEMENT_DATA = (
+    "the sentences of Linzen, Dupoux and Goldberg (2016) are not part of attnflow. Their file "
+    "agr_50_mostcommon_10K.tsv.gz is linked from https://github.com/TalLinzen/rnn_agreement"
+)
+SST2_DATA = (
+    "SST-2 is not part of attnflow. Its dev.tsv is in the SST-2 data of "
+    "https://gluebenchmark.com/tasks"
+)
 
 TABLE = (".json", ".md", ".csv", ".png", ".svg", ".pdf")
 FIGURE = (".pdf", ".png", ".svg", ".json")
@@ -59,17 +67,326 @@ FINDING = (".json", ".png", ".svg", ".pdf")
 
 FAULTS_SHOWN = 20
 
-Make = Callable[[argparse.Namespace], Result]
 Flags = Mapping[str, Mapping[str, Any]]
 
 
-# ---- Flags ---------------------------------------------------------------------------------------
+# ---- Reading and loading -------------------------------------------------------------------------
 
 
-def _positive(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of 1 or more")
-    return int(value)
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _faults(on_error: str) -> Iterator[str | Callable[[Fault], None]]:
+    """Give the `on_error` of readers. With "skip" it prints the first faults, and their number."""
+    faults: list[Fault] = []
+
+    def tell(fault: Fault) -> None:
+        faults.append(fault)
+        if len(faults) <= FAULTS_SHOWN:
+            _say(f"attnflow: {fault} (skipped)")
+
+    yield tell if on_error == "skip" else on_error
+    if faults:
+        _say(f"attnflow: skipped {counted(len(faults), 'line')}")
+
+
+def _check_files(*paths: Path, flag: str = "--data") -> None:
+    for path in paths:
+        if not path.is_file():
+            raise OptionError(f"{flag} {path} is not a file")
+
+
+def _load(args: argparse.Namespace) -> "Explainer":
+    # Importing torch takes seconds, so everything else is checked first.
+    from attnflow.models import Explainer
+
+    return Explainer.from_pretrained(args.model or shipped(), device=args.device)
+
+
+# ---- Experiments ---------------------------------------------------------------------------------
+
+
+def _table(args: argparse.Namespace) -> Result:
+    number = int(args.experiment.removeprefix("table"))
+    if args.data is None:
+        where = SST2_DATA if number == 3 else AGREEMENT_DATA
+        raise OptionError(f"table {number} needs --data FILE: {where}")
+    _check_files(args.data)
+    read: Callable[..., Iterator[Any]] = read_sst2 if number == 3 else read_agreement
+    with _faults(args.on_error) as on_error:
+        rows = list(read(args.data, limit=args.limit, on_error=on_error))
+    # Sentiment models name their classes in many ways, but the order is always this.
+    sentences = [(row.text, int(row.label) if number == 3 else row.label) for row in rows]
+    from attnflow.paper.tables import make_table
+
+    explainer = _load(args)
+    options = {name: getattr(args, name) for name in ("reference", "samples", "seed", "store")}
+    with Progress(f"table {number}", "sentences") as progress:
+        options |= {"data": args.data.name, "progress": progress.update}
+        return make_table(number, explainer, sentences, **options).result()
+
+
+def _figure(args: argparse.Namespace) -> Result:
+    from attnflow.paper import figures
+    from attnflow.view import theme
+
+    theme.require()
+    if args.experiment == "figure1":
+        drawing = figures.figure1(_load(args), *([args.text] if args.text else []))
+    elif args.experiment == "figure4":
+        ambiguities = _ambiguities(args)
+        relative = {"on": True, "off": False}.get(args.receptive_field, "auto")
+        drawing = figures.figure4(_load(args), ambiguities, receptive_field=relative)
+        for sentence in drawing.data["sentences"]:
+            _say(*(f"note on {sentence['text']!r}: {note}" for note in sentence["notes"]))
+    else:
+        draw = figures.figure2 if args.experiment == "figure2" else figures.figure3
+        sentences = [figures.Sentence(text) for text in args.text or []]
+        drawing = draw(_load(args), sentences or figures.SENTENCES)
+    return Result(drawing.data, figure=lambda: drawing.figure)
+
+
+def _ambiguities(args: argparse.Namespace) -> Sequence[Any]:
+    from attnflow.paper.pronouns import EXAMPLES, Ambiguity
+
+    if (args.text is None) != (args.referents is None):
+        raise OptionError(
+            "--text, the sentence, and --referents, the words in it that the pronoun could refer "
+            "to, are given together"
+        )
+    answers = tuple(args.answers)
+    if args.text is None:
+        return [example._replace(answers=answers) for example in EXAMPLES]
+    return [Ambiguity(args.text, tuple(args.referents), answers)]
+
+
+def _finding(args: argparse.Namespace) -> Result:
+    _check_files(args.data)
+    with _faults("skip") as tell:
+        found = read_texts(
+            args.data,
+            text_column=args.text_column,
+            limit=args.limit,
+            on_fault=lambda line, reason: tell(Fault(str(args.data), line, reason)),  # type: ignore[operator]
+            dialect=verb_number,
+        )
+        texts = [row.text for row in found]
+    explainer = _load(args)
+    from attnflow.paper.findings import heads_result, saturation_result
+    from attnflow.paper.script import scripted_result
+
+    results = {"saturation": saturation_result, "heads": heads_result, "script3": scripted_result}
+    with Progress(args.experiment, "texts") as progress:
+        return results[args.experiment](explainer, texts, progress.update)
+
+
+def _accuracy(args: argparse.Namespace) -> Result:
+    paths = [args.data] if isinstance(args.data, Path) else args.data
+    _check_files(*paths)
+    with _faults(args.on_error) as on_error:
+        rows = chain.from_iterable(
+            read_agreement(path, limit=args.limit or None, on_error=on_error) for path in paths
+        )
+        explainer = _load(args)
+        from attnflow.paper.accuracy import accuracy
+        from attnflow.paper.card import attractors_text
+
+        with Progress("accuracy", "sentences") as progress:
+            found = accuracy(explainer.model, explainer.tokenizer, rows, progress.update)
+    lines = [f"accuracy {_share(found)} sentences"]
+    for attractors, part in found["by_attractors"].items():
+        lines.append(f"  {attractors_text(attractors)}: {_share(part)}")
+    return Result(found, lambda: "\n".join(lines))
+
+
+def _share(part: Mapping[str, Any]) -> str:
+    return f"{part['accuracy']:.4f} on {part['count']:,}"
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+
+def _train(args: argparse.Namespace) -> Result:
+    _check_files(*args.data, *args.extra, *(path for path, _ in args.test), flag="file")
+    with _training(args) as options:
+        from attnflow.paper.train import Reserved, train
+
+        test = [Reserved(*test) for test in args.test]
+        report = train(args.data, args.out, extra=args.extra, test=test, **options)
+    read = (f"{name} {count:,}" for name, count in report["data"]["read"].items())
+    tests = {"held out": report["held_out"], **report["tests"]}
+    shares = (f"{name}: {_share(found)} sentences" for name, found in tests.items())
+    return _trained(args, report, f"read: {', '.join(read)}", *shares)
+
+
+def _train_sst2(args: argparse.Namespace) -> Result:
+    train, dev = (args.data / name for name in ("train.tsv", "dev.tsv"))
+    _check_files(train, dev, flag="file")
+    with _training(args) as options:
+        from attnflow.paper.sst2 import fine_tune
+
+        report = fine_tune(args.model, train, dev, args.out, limit=args.limit, **options)
+    return _trained(args, report, f"dev.tsv: accuracy {_share(report)} sentences")
+
+
+def _trained(args: argparse.Namespace, report: Mapping[str, Any], *lines: str) -> Result:
+    data, epochs = report["data"], len(report["curve"])
+    others = f" and some of {data['drawn_from']:,} others" if data.get("drawn_from") else ""
+    text = [
+        f"trained on {data['trained_on']:,} sentences{others}, {epochs} epochs",
+        *lines,
+        f"time: {report['seconds'] / 60:.1f} minutes",
+        f"the model and its report are in {args.out}",
+    ]
+    return Result(report, lambda: "\n".join(text))
+
+
+@contextmanager
+def _training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Give the options that both trainings share, and show the progress."""
+    import torch
+
+    import attnflow.capture  # noqa: F401 # raises MissingExtraError without torch
+    from attnflow.paper.loop import STATE
+
+    if args.threads is not None:
+        most = 4 * (os.cpu_count() or 1)
+        torch.set_num_threads(integer(args.threads, "--threads", least=1, most=most))
+    if args.resume and not (args.out / STATE).exists():
+        _say(f"attnflow: nothing is saved in {args.out} yet; training starts from the beginning")
+    kind = EXPERIMENTS[args.experiment].recipe
+    names = [field.name for field in dataclasses.fields(kind)]
+    recipe = kind(**{name: value for name, value in vars(args).items() if name in names})
+    with _faults(args.on_error) as on_error, Progress("training", "steps") as bar:
+        epochs = 0
+
+        def progress(status: "Status") -> None:
+            nonlocal epochs
+            epoch = f"epoch {status.epoch} of {status.epochs}, loss {status.loss:.4f}"
+            bar.update(status.step, max(status.step, status.steps), epoch)
+            minutes, seconds = divmod(round(bar.seconds_left or 0), 60)
+            for point in status.curve[epochs:]:
+                _say(
+                    f"epoch {point['epoch']}: loss {point['loss']:.4f}, accuracy "
+                    f"{point['held_out']:.4f}, {minutes}:{seconds:02} left"
+                )
+            epochs = len(status.curve)
+
+        try:
+            given = {"recipe": recipe, "resume": args.resume, "on_error": on_error}
+            yield {**given, "progress": progress}
+        except KeyboardInterrupt:
+            if (args.out / STATE).exists():
+                _say(f"attnflow: the state is saved in {args.out}; --resume continues from there")
+            raise
+
+
+# ---- All of them ---------------------------------------------------------------------------------
+
+PARTS: Mapping[str, Mapping[str, str]] = {
+    "accuracy": {},
+    "figure1": {},
+    "figure2": {},
+    "figure3": {},
+    "figure4": {"model": "language_model"},
+    "table1": {},
+    "table2": {},
+    "table3": {"model": "sst2_model", "data": "sst2_data", "limit": "sst2_limit"},
+}
+"""What ``attnflow paper all`` makes, and the names of options that have another name there."""
+
+MISSING = {
+    "data": f"give --data; {AGREEMENT_DATA}",
+    "sst2_data": f"give --sst2-data; {SST2_DATA}",
+    "sst2_model": "give --sst2-model, which attnflow paper train-sst2 makes",
+    "language_model": "give --language-model",
+}
+
+
+def _all(args: argparse.Namespace) -> int:
+    from attnflow.view import theme
+
+    theme.require()
+    if args.output.exists() and not args.output.is_dir():
+        raise OptionError(f"--output {args.output} is not a folder")
+    parts = [_part(name, args) for name in PARTS]
+    for part in parts:
+        if part.data is not None and not part.missing and not part.data.is_file():
+            raise OptionError(f"{part.experiment} cannot be made: {part.data} is not a file")
+    (args.output / "progress").mkdir(parents=True, exist_ok=True)
+    done = []
+    for part in parts:
+        result = {"name": part.experiment, "status": "left out", "reason": part.missing}
+        result |= {"files": []} if part.missing else _make_part(part, args.output)
+        done.append(result)
+        about = f": {result['reason']}" if result["reason"] else ""
+        _say(f"{part.experiment:<8} {result['status']}{about}")
+    print(as_json(done) if args.json else f"the results are in {args.output}")
+    return int(any(result["status"] == "failed" for result in done))
+
+
+def _part(name: str, args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options of a part. "missing" says what has to be given first."""
+    flags = EXPERIMENTS[name].flags
+    part = {"data": None, "device": args.device, "experiment": name, "missing": ""}
+    for flag, options in flags.items():
+        option = flag.replace("-", "_")
+        source = PARTS[name].get(option, option)
+        part[option] = getattr(args, source, options.get("default"))
+        if part[option] is None and source in MISSING:
+            part["missing"] = part["missing"] or MISSING[source]
+    return argparse.Namespace(**part)
+
+
+def _make_part(part: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Make one part, unless it exists and was made with the same options, model and data."""
+    name, experiment = part.experiment, EXPERIMENTS[part.experiment]
+    part.model = part.model or shipped()
+    read = [stamps(Path(path)) for path in (part.model, part.data) if path is not None]
+    digest = digest_of([__version__, read, sorted((n, str(v)) for n, v in vars(part).items())])
+    part.store = folder / "progress" / f"{name}-{digest}.jsonl"
+    record = folder / f"{name}.json"
+    endings = [ending for ending in experiment.endings if ending not in (".svg", ".json")]
+    files = [folder / f"{name}{ending}" for ending in endings]
+
+    def make() -> tuple[Mapping[str, Any], Mapping[Path, str | bytes]]:
+        found = experiment.run(part)
+        return without_nan(found.data), dict(zip(files, found.contents(endings), strict=True))
+
+    began = time.monotonic()
+    try:
+        made = make_once(record, files, digest, make)
+    except AttnflowError as error:
+        return {"status": "failed", "reason": str(error), "files": []}
+    return {
+        "status": "done" if made else "was there",
+        "reason": f"in {time.monotonic() - began:.0f} s" if made else "",
+        "files": [str(path) for path in (*files, record)],
+    }
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+
+class Experiment(NamedTuple):
+    """One command under ``attnflow paper``.
+
+    Attributes:
+        help: What it does, in a line.
+        run: Runs it, and returns its `Result`; the exit status of "all".
+        flags: The arguments of `add_argument`, by the name of the flag.
+        endings: The endings of files that the result can be saved to. A figure is saved to the
+            first two by default.
+        recipe: A class of training options, each of which has a flag.
+    """
+
+    help: str
+    run: Callable[[argparse.Namespace], Any]
+    flags: Flags
+    endings: Sequence[str] = ()
+    recipe: Any = None
 
 
 def _reserved(value: str) -> tuple[Path, int]:
@@ -83,558 +400,59 @@ def _flag(help: str, **options: Any) -> dict[str, Any]:
     return {"help": help, **options}
 
 
-def _limit(default: int, of: str = "sentences") -> dict[str, Any]:
-    help = f"{of} to read (default: {default}, as in the paper)"
-    return _flag(help, type=_positive, default=default, metavar="N")
-
-
-def _outputs(endings: Sequence[str], otherwise: str = "") -> dict[str, Any]:
-    help = f"save to a file: {', '.join(endings)}; may be given more than once{otherwise}"
-    return _flag(help, type=Path, action="append", metavar="FILE")
+def _count(default: int, help: str) -> dict[str, Any]:
+    return {"help": f"{help} (default: {default})", "type": int, "default": default}
 
 
 VERB_MODEL = _flag("a verb-number model (default: the one that comes with attnflow)")
 ANY_MODEL = _flag("any text model (default: the verb-number model that comes with attnflow)")
 SST2_MODEL = _flag("a classifier, as attnflow paper train-sst2 makes it", required=True)
 LANGUAGE_MODEL = _flag("a masked or causal model: a folder, a GGUF file, or a hub name")
-AGREEMENT = _flag("the file of Linzen et al., a numpred file, or JSON lines; may be gzipped")
-FILES = {**AGREEMENT, "type": Path, "nargs": "+", "metavar": "FILE"}
+AGREEMENT = _flag(
+    "the file of Linzen et al., a numpred file, or JSON lines; may be gzipped", type=Path
+)
+FILES = {**AGREEMENT, "nargs": "+", "metavar": "FILE"}
 FOLDER = _flag("the folder to write", type=Path, required=True, metavar="DIR")
-DEVICE = {"device": _flag("cpu, cuda, ... (default: auto)", default="auto")}
-JSON = {"json": _flag("print JSON", action="store_true")}
-ON_ERROR = {
-    "on-error": _flag(
-        "what to do about a line that cannot be read (default: raise)",
-        choices=("raise", "skip"),
-        default="raise",
-    )
-}
+LIMIT = _count(2000, "sentences to read, as many as in the paper")
+ON_ERROR = _flag(
+    "what to do about a line that cannot be read (default: raise)",
+    choices=("raise", "skip"),
+    default="raise",
+)
 SAMPLING = {
-    "samples": _flag(
-        "bootstrap samples for confidence intervals (default: 2000)", type=_positive, default=2000
-    ),
-    "seed": _flag("seed of the samples (default: 0)", type=int, default=0),
+    "samples": _count(2000, "bootstrap samples for confidence intervals"),
+    "seed": _count(0, "seed of the samples"),
 }
-TRAINING = {
+TABLE_FLAGS = {
+    "model": VERB_MODEL,
+    "data": AGREEMENT,
+    "limit": LIMIT,
+    "on-error": ON_ERROR,
+    **SAMPLING,
+    "reference": _flag(
+        "blank_out (default of table1), gradient_norm (default of table2 and table3), "
+        "input_gradient or gradient_x_input"
+    ),
+    "store": _flag("a file that stores finished sentences; the same run resumes it", type=Path),
+}
+SENTENCES = _flag("a sentence; may be given again (default: the paper's)", action="append")
+FIGURE_FLAGS = {"model": ANY_MODEL, "text": SENTENCES}
+FINDING_FLAGS = {
+    "model": ANY_MODEL,
+    "data": _flag("a file of texts, as for attnflow evaluate", type=Path, required=True),
+    "text-column": _flag("the column that has the text"),
+}
+TRAINING_FLAGS = {
     "out": FOLDER,
     "resume": _flag("resume a training that was stopped", action="store_true"),
-    **ON_ERROR,
-    "threads": _flag("threads of torch (default: all cores)", type=int, metavar="N"),
-    **JSON,
+    "on-error": ON_ERROR,
+    "threads": _flag("threads of torch (default: all cores)", type=int),
 }
-SENTENCES = {
-    "text": _flag("a sentence; may be given more than once (default: the paper's)", action="append")
-}
-PRONOUN = {
-    "text": _flag(
-        'a sentence with MASK in place of the pronoun, such as "Mary convinced John of MASK love" '
-        "(default: the paper's two)"
-    ),
-    "referents": _flag("the words that the pronoun could refer to", nargs="+", metavar="WORD"),
-    "answers": _flag(
-        "the words to choose between (default: his her)",
-        nargs="+",
-        metavar="WORD",
-        default=["his", "her"],
-    ),
-    "receptive-field": _flag(
-        "relate scores to uniform attention over the same mask (auto: for causal models)",
-        choices=("auto", "on", "off"),
-        default="auto",
-    ),
-}
-
-
-def _table_flags(model: Any, data: Any, limit: int, reference: str) -> Flags:
-    references = "blank_out, input_gradient, gradient_norm or gradient_x_input"
-    return {
-        "model": model,
-        "data": {**data, "type": Path},
-        "limit": _limit(limit),
-        **ON_ERROR,
-        **SAMPLING,
-        "reference": _flag(f"{references} (default: {reference})"),
-        "store": _flag("a file that keeps what is done; the same run resumes it", type=Path),
-        **DEVICE,
-        **JSON,
-        "output": _outputs(TABLE),
-    }
-
-
-def _figure_flags(number: int, model: Any, text: Flags) -> Flags:
-    names = f" (default: figure{number}.pdf and figure{number}.png, and none with --json)"
-    return {"model": model, **text, **DEVICE, **JSON, "output": _outputs(FIGURE, names)}
-
-
-def _finding_flags(limit: int, model: Any = ANY_MODEL) -> Flags:
-    return {
-        "model": model,
-        "data": _flag("a file of texts, as for attnflow evaluate", type=Path, required=True),
-        "text-column": _flag("the column that has the text"),
-        "limit": _limit(limit, "texts"),
-        **DEVICE,
-        **JSON,
-        "output": _outputs(FINDING),
-    }
-
-
-# ---- Reading and loading -------------------------------------------------------------------------
-
-
-@contextmanager
-def _faults(on_error: str) -> Iterator[str | Callable[[Fault], None]]:
-    """Give the `on_error` of readers. With "skip" it prints the first faults, and their number."""
-    skipped = 0
-
-    def tell(fault: Fault) -> None:
-        nonlocal skipped
-        skipped += 1
-        if skipped <= FAULTS_SHOWN:
-            print(f"attnflow: {fault} (skipped)", file=sys.stderr)
-        elif skipped == FAULTS_SHOWN + 1:
-            print("attnflow: more lines are skipped", file=sys.stderr)
-
-    yield tell if on_error == "skip" else on_error
-    if skipped:
-        lines = "1 line was" if skipped == 1 else f"{skipped:,} lines were"
-        print(f"attnflow: {lines} skipped", file=sys.stderr)
-
-
-def _check_files(*paths: Path, flag: str = "--data") -> None:
-    for path in paths:
-        if not path.is_file():
-            raise OptionError(f"{flag} {path} is not a file")
-
-
-def _require_torch() -> None:
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(
-            f'training needs {" and ".join(missing)}; run: pip install "attnflow[hf,view]"'
-        )
-
-
-def _load(args: argparse.Namespace) -> "Explainer":
-    # Importing torch takes seconds, so everything else is checked first.
-    from attnflow.models import Explainer
-
-    return Explainer.from_pretrained(args.model or shipped(), device=args.device)
-
-
-# ---- Experiments ---------------------------------------------------------------------------------
-
-
-def _table(number: int, args: argparse.Namespace) -> Result:
-    sst2 = number == 3
-    if args.data is None:
-        raise OptionError(
-            f"table {number} needs --data FILE: {WHERE['sst2' if sst2 else 'agreement']}"
-        )
-    _check_files(args.data)
-    # The classes of a sentiment model have all kinds of names, but always this order.
-    sentences: list[tuple[str, int | str]]
-    with _faults(args.on_error) as on_error:
-        if sst2:
-            labelled = read_sst2(args.data, limit=args.limit, on_error=on_error)
-            sentences = [(row.text, int(row.label)) for row in labelled]
-        else:
-            rows = read_agreement(args.data, limit=args.limit, on_error=on_error)
-            sentences = [(row.text, row.label) for row in rows]
-    from attnflow.paper.tables import make_table
-
-    explainer = _load(args)
-    with Progress(f"table {number}", "sentences") as progress:
-        return make_table(
-            number,
-            explainer,
-            sentences,
-            reference=args.reference,
-            data=args.data.name,
-            samples=args.samples,
-            seed=args.seed,
-            store=args.store,
-            progress=progress.update,
-        ).result()
-
-
-def _figure(number: int, args: argparse.Namespace) -> Result:
-    from attnflow.view import theme
-
-    theme.require()
-    from attnflow.paper import figures
-
-    texts = [args.text] if isinstance(args.text, str) else args.text or []
-    if number == 4:
-        ambiguities = _ambiguities(args)
-        relative: Any = {"auto": "auto", "on": True, "off": False}[args.receptive_field]
-        drawing = figures.figure4(_load(args), ambiguities, receptive_field=relative)
-        for sentence in drawing.data["sentences"]:
-            for note in sentence["notes"]:
-                print(f"note on {sentence['text']!r}: {note}", file=sys.stderr)
-    elif number == 1:
-        drawing = figures.figure1(_load(args), *texts)
-    else:
-        draw = figures.figure2 if number == 2 else figures.figure3
-        sentences = [figures.Sentence(text) for text in texts] or figures.SENTENCES
-        drawing = draw(_load(args), sentences)
-    return Result(drawing.data, figure=lambda: drawing.figure)
-
-
-def _ambiguities(args: argparse.Namespace) -> Sequence[Any]:
-    from attnflow.paper.pronouns import EXAMPLES, Ambiguity
-
-    if args.text is None:
-        if args.referents:
-            raise OptionError(
-                "--referents needs the sentence that they are in; give it with --text"
-            )
-        return [example._replace(answers=tuple(args.answers)) for example in EXAMPLES]
-    if not args.referents:
-        raise OptionError("--text needs --referents: the words that the pronoun could refer to")
-    return [Ambiguity(args.text, tuple(args.referents), tuple(args.answers))]
-
-
-def _finding(name: str, args: argparse.Namespace) -> Result:
-    _check_files(args.data)
-    with _faults("skip") as tell:
-        texts = [
-            row.text
-            for row in read_texts(
-                args.data,
-                text_column=args.text_column,
-                limit=args.limit,
-                on_fault=lambda line, reason: tell(Fault(str(args.data), line, reason)),  # type: ignore[operator]
-                dialect=verb_number,
-            )
-        ]
-    explainer = _load(args)
-    from attnflow.paper import findings, script
-
-    measure = {
-        "saturation": findings.saturation_result,
-        "heads": findings.heads_result,
-        "script3": script.scripted_result,
-    }[name]
-    with Progress(name, "texts") as progress:
-        return measure(explainer, texts, progress.update)
-
-
-def _accuracy(args: argparse.Namespace) -> Result:
-    paths = [args.data] if isinstance(args.data, Path) else args.data
-    _check_files(*paths)
-    with _faults(args.on_error) as on_error:
-        rows = chain.from_iterable(
-            read_agreement(path, limit=args.limit or None, on_error=on_error) for path in paths
-        )
-        explainer = _load(args)
-        from attnflow.paper.accuracy import accuracy
-
-        with Progress("accuracy", "sentences") as progress:
-            return Result(accuracy(explainer.model, explainer.tokenizer, rows, progress.update))
-
-
-def _print_accuracy(args: argparse.Namespace) -> int:
-    found = _accuracy(args).data
-    if args.json:
-        print(as_json(found))
-        return 0
-    from attnflow.paper.card import attractors_text
-
-    print(f"accuracy {_share(found)} sentences")
-    for name, entry in found["by_attractors"].items():
-        print(f"  {attractors_text(name)}: {_share(entry)}")
-    return 0
-
-
-def _share(part: Mapping[str, Any]) -> str:
-    return f"{part['accuracy']:.4f} on {part['count']:,}"
-
-
-def _deliver(
-    make: Make, endings: Sequence[str], default: Sequence[str], args: argparse.Namespace
-) -> int:
-    """Run an experiment, save its result, and print it if nothing was saved or with --json."""
-    outputs = args.output
-    if outputs is None:
-        outputs = [] if args.json else [Path(name) for name in default]
-    for path in outputs:
-        check_path(path, endings, "--output")
-    result = make(args)
-    contents = result.contents([path.suffix.lower() for path in outputs])
-    for path, content in zip(outputs, contents, strict=True):
-        write_whole(path, content)
-        print(f"saved {path}", file=sys.stderr)
-    if args.json:
-        print(as_json(result.data))
-    elif result.report is not None and (not outputs or endings == FINDING):
-        print(result.report().plain(100), end="")
-    return 0
-
-
-# ---- Training ------------------------------------------------------------------------------------
-
-
-def _recipe(kind: type[Any], args: argparse.Namespace) -> Any:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**{name: value for name, value in vars(args).items() if name in names})
-
-
-def _train(args: argparse.Namespace) -> int:
-    _check_files(*args.data, *args.extra, *(path for path, _ in args.test), flag="file")
-    _require_torch()
-    from attnflow.paper.train import Reserved, train
-
-    with _training(args) as options:
-        report = train(
-            args.data,
-            args.out,
-            extra=args.extra,
-            test=[Reserved(*test) for test in args.test],
-            recipe=_recipe(Recipe, args),
-            **options,
-        )
-    data = report["data"]
-    others = f" and some of {data['drawn_from']:,} others" if data["drawn_from"] else ""
-    return _print_training(
-        args,
-        report,
-        f"trained on {data['trained_on']:,} sentences{others}, {len(report['curve'])} epochs",
-        "read: " + ", ".join(f"{name} {count:,}" for name, count in data["read"].items()),
-        f"held out: {_share(report['held_out'])} sentences",
-        *(f"{name}: {_share(test)} sentences" for name, test in report["tests"].items()),
-    )
-
-
-def _train_sst2(args: argparse.Namespace) -> int:
-    _check_files(args.data / "train.tsv", args.data / "dev.tsv", flag="file")
-    _require_torch()
-    from attnflow.paper.sst2 import fine_tune
-
-    with _training(args) as options:
-        report = fine_tune(
-            args.model,
-            args.data / "train.tsv",
-            args.data / "dev.tsv",
-            args.out,
-            how=_recipe(FineTuning, args),
-            limit=args.limit,
-            **options,
-        )
-    return _print_training(
-        args,
-        report,
-        f"trained on {report['data']['trained_on']:,} sentences, {len(report['curve'])} epochs",
-        f"dev.tsv: accuracy {_share(report)} sentences",
-    )
-
-
-def _print_training(args: argparse.Namespace, report: Mapping[str, Any], *lines: str) -> int:
-    if args.json:
-        print(as_json(report))
-    else:
-        print(*lines, f"time: {report['seconds'] / 60:.1f} minutes", sep="\n")
-        print(f"the model and its report are in {args.out}")
-    return 0
-
-
-@contextmanager
-def _training(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Give the options that both trainings share, and show how far training is."""
-    import torch
-
-    if args.threads is not None:
-        if not 1 <= args.threads <= 4 * (os.cpu_count() or 1):
-            raise OptionError(f"--threads is {args.threads}; expected 1 to the number of cores")
-        torch.set_num_threads(args.threads)
-    from attnflow.paper.loop import has_state
-
-    if args.resume and not has_state(args.out):
-        print(
-            f"attnflow: nothing is saved in {args.out} yet; training starts from the beginning",
-            file=sys.stderr,
-        )
-    last: list[Status] = []
-    with _faults(args.on_error) as on_error, Progress("training", "steps") as bar:
-
-        def progress(status: "Status") -> None:
-            epoch = f"epoch {status.epoch} of {status.epochs}, loss {status.loss:.4f}"
-            bar.update(status.step, max(status.step, status.steps), epoch)
-            if last and status.epoch != last[0].epoch:
-                minutes, seconds = divmod(round(status.seconds_left), 60)
-                print(
-                    f"epoch {last[0].epoch}: loss {last[0].loss:.4f}, accuracy "
-                    f"{status.accuracy:.4f}, {minutes}:{seconds:02} left",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            last[:] = [status]
-
-        try:
-            yield {"resume": args.resume, "on_error": on_error, "progress": progress}
-        except KeyboardInterrupt:
-            if last:
-                print(
-                    f"attnflow: the state is saved in {args.out}; the same command with --resume "
-                    "continues from there",
-                    file=sys.stderr,
-                )
-            raise
-
-
-# ---- All of them ---------------------------------------------------------------------------------
-
-
-PART_DEFAULTS = {
-    **dict.fromkeys(("reference", "text", "referents")),
-    "answers": ["his", "her"],
-    "receptive_field": "auto",
-}
-
-
-class Part(NamedTuple):
-    """The accuracy, or one table or figure, of ``attnflow paper all``."""
-
-    name: str
-    make: Make
-    endings: Sequence[str]
-    model: str | None
-    data: Path | None = None
-    missing: str = ""  # what has to be given first
-
-
-def _parts(args: argparse.Namespace) -> list[Part]:
-    agreement = "" if args.data else f"give --data; {WHERE['agreement']}"
-    sst2 = "" if args.sst2_data else f"give --sst2-data; {WHERE['sst2']}"
-    if args.sst2_model is None:
-        sst2 = "give --sst2-model, which attnflow paper train-sst2 makes"
-    language = "" if args.language_model else "give --language-model"
-    verb = args.model, args.data, agreement
-    table, figure = TABLE, FIGURE
-    return [
-        Part("accuracy", _accuracy, (), *verb),
-        *(Part(f"figure{n}", partial(_figure, n), figure, args.model) for n in (1, 2, 3)),
-        Part("figure4", partial(_figure, 4), figure, args.language_model, None, language),
-        *(Part(f"table{n}", partial(_table, n), table, *verb) for n in (1, 2)),
-        Part("table3", partial(_table, 3), table, args.sst2_model, args.sst2_data, sst2),
-    ]
-
-
-def _all(args: argparse.Namespace) -> int:
-    from attnflow.view import theme
-
-    theme.require()
-    if args.output.exists() and not args.output.is_dir():
-        raise OptionError(f"--output {args.output} is not a folder")
-    parts = _parts(args)
-    for part in parts:
-        if part.data is not None and not part.missing and not part.data.is_file():
-            raise OptionError(f"{part.name} cannot be made: {part.data} is not a file")
-    (args.output / "progress").mkdir(parents=True, exist_ok=True)
-    done = []
-    for part in parts:
-        done.append(_make_part(part, args))
-        about = f": {done[-1]['reason']}" if done[-1]["reason"] else ""
-        print(f"{part.name:<8} {done[-1]['status']}{about}", file=sys.stderr)
-    print(as_json(done) if args.json else f"the results are in {args.output}")
-    return int(any(result["status"] == "failed" for result in done))
-
-
-def _make_part(part: Part, args: argparse.Namespace) -> dict[str, Any]:
-    """Make one part, unless it is there."""
-    result = {"name": part.name, "status": "left out", "reason": part.missing, "files": []}
-    if part.missing:
-        return result
-    folder: Path = args.output
-    limit = args.sst2_limit if part.name == "table3" else args.limit
-    recipe = _recipe_of(part, limit, args)
-    options = {
-        **vars(args),
-        "model": part.model,
-        "data": part.data,
-        "limit": limit,
-        "store": folder / "progress" / f"{part.name}-{recipe}.jsonl",
-        **PART_DEFAULTS,
-    }
-    record = folder / f"{part.name}.json"
-    endings = [ending for ending in part.endings if ending not in (".svg", ".json")]
-    files = [folder / f"{part.name}{ending}" for ending in endings]
-
-    def make() -> tuple[Mapping[str, Any], Mapping[Path, str | bytes]]:
-        found = part.make(argparse.Namespace(**options))
-        return without_nan(found.data), dict(zip(files, found.contents(endings), strict=True))
-
-    began = time.monotonic()
-    try:
-        made = make_once(record, files, recipe, make)
-    except AttnflowError as error:
-        return {**result, "status": "failed", "reason": str(error)}
-    return {
-        **result,
-        "status": "done" if made else "was there",
-        "reason": f"in {time.monotonic() - began:.0f} s" if made else "",
-        "files": [str(path) for path in (*files, record)],
-    }
-
-
-def _recipe_of(part: Part, limit: int, args: argparse.Namespace) -> str:
-    """Return a digest of everything that a result depends on."""
-    model = part.model or shipped()
-    about: dict[str, Any] = {
-        "attnflow": __version__,
-        "part": part.name,
-        "model": [str(model), stamps(Path(model))],
-        "device": args.device,
-    }
-    if part.data is not None:
-        about["data"] = [str(part.data.resolve()), stamps(part.data)]
-        about["options"] = [limit, args.on_error, args.samples, args.seed]
-    return digest_of(about)
-
-
-# ---- The command ---------------------------------------------------------------------------------
-
-
-class Experiment(NamedTuple):
-    """One command under ``attnflow paper``.
-
-    Attributes:
-        help: What it does, in a line.
-        example: How it is called, after ``attnflow paper``.
-        flags: The options of the command: what `add_argument` takes, by the name of the flag.
-        run: Runs it, and returns the exit status.
-        recipe: A class of options of training, for each of which there is a flag.
-    """
-
-    help: str
-    example: str
-    flags: Flags
-    run: Callable[[argparse.Namespace], int]
-    recipe: type[Any] | None = None
-
-
-def _table_row(number: int, help: str, example: str, flags: Flags) -> Experiment:
-    run = partial(_deliver, partial(_table, number), TABLE, ())
-    return Experiment(help, f"table{number} {example}", flags, run)
-
-
-def _figure_row(
-    number: int, help: str, example: str, text: Flags, model: Any = ANY_MODEL
-) -> Experiment:
-    default = f"figure{number}.pdf", f"figure{number}.png"
-    run = partial(_deliver, partial(_figure, number), FIGURE, default)
-    return Experiment(help, f"figure{number} {example}", _figure_flags(number, model, text), run)
-
-
-def _finding_row(name: str, help: str, example: str, flags: Flags) -> Experiment:
-    run = partial(_deliver, partial(_finding, name), FINDING, ())
-    return Experiment(help, f"{name} {example}", flags, run)
-
 
 EXPERIMENTS: dict[str, Experiment] = {
     "train": Experiment(
         "train a verb-number model",
-        "train --data numpred.val natural.tsv --extra numpred.test.1 --test numpred.val:2000 "
-        "--out model",
+        _train,
         {
             "data": {**FILES, "required": True},
             "extra": {**FILES, "default": [], "help": "files of which some are drawn every epoch"},
@@ -645,123 +463,112 @@ EXPERIMENTS: dict[str, Experiment] = {
                 default=[],
                 metavar="FILE:N",
             ),
-            **TRAINING,
+            **TRAINING_FLAGS,
         },
-        _train,
-        Recipe,
+        recipe=Recipe,
     ),
     "train-sst2": Experiment(
         "fine-tune an encoder on SST-2, for table3",
-        "train-sst2 --model distilbert-base-uncased --data SST-2 --out my-sst2",
+        _train_sst2,
         {
             "model": _flag("the encoder: a folder, or a name on the hub", required=True),
             "data": {**FOLDER, "help": "the folder with SST-2's train.tsv and dev.tsv"},
-            "limit": _flag("sentences to train on at most", type=int, metavar="N"),
-            **TRAINING,
+            "limit": _flag("largest number of sentences to train on", type=int),
+            **TRAINING_FLAGS,
         },
-        _train_sst2,
-        FineTuning,
+        recipe=FineTuning,
     ),
     "accuracy": Experiment(
-        "how often a model gives a verb the correct number",
-        "accuracy --data numpred.val --limit 2000",
+        "how often a model predicts the correct number of a verb",
+        _accuracy,
         {
             "model": VERB_MODEL,
             "data": {**FILES, "required": True},
-            "limit": _flag(
-                "sentences to read of each file (default: 2000, as in the paper; 0: all)",
-                type=int,
-                default=2000,
-                metavar="N",
-            ),
-            **ON_ERROR,
-            **DEVICE,
-            **JSON,
+            "limit": _count(2000, "sentences to read of each file, as in the paper; 0 reads all"),
+            "on-error": ON_ERROR,
         },
-        _print_accuracy,
     ),
-    "table1": _table_row(
-        1,
-        "correlation of attention with blank-out, verb number",
-        "--data numpred.val --limit 200",
-        _table_flags(VERB_MODEL, AGREEMENT, 2000, "blank_out"),
+    "table1": Experiment(
+        "correlation of attention with blank-out, verb number", _table, TABLE_FLAGS, TABLE
     ),
-    "table2": _table_row(
-        2,
-        "correlation of attention with input gradients, verb number",
-        "--data agr_50_mostcommon_10K.tsv.gz --json",
-        _table_flags(VERB_MODEL, AGREEMENT, 2000, "gradient_norm"),
+    "table2": Experiment(
+        "correlation of attention with input gradients, verb number", _table, TABLE_FLAGS, TABLE
     ),
-    "table3": _table_row(
-        3,
+    "table3": Experiment(
         "correlation of attention with input gradients, SST-2",
-        "--model ./my-sst2 --data dev.tsv --output table3.md",
-        _table_flags(SST2_MODEL, _flag("SST-2's dev.tsv, or JSON lines"), 100, "gradient_norm"),
+        _table,
+        {
+            **TABLE_FLAGS,
+            "model": SST2_MODEL,
+            "data": _flag("SST-2's dev.tsv, or JSON lines", type=Path),
+            "limit": _count(100, "sentences to read, as many as in the paper"),
+        },
+        TABLE,
     ),
-    "figure1": _figure_row(
-        1,
+    "figure1": Experiment(
         "the attention graph of a sentence: raw, rollout and flow",
-        '--text "the keys to the cabinet" --output keys.pdf',
-        {"text": _flag("the sentence (default: the key to the cabinets)")},
+        _figure,
+        {"model": ANY_MODEL, "text": _flag("the sentence (default: the key to the cabinets)")},
+        FIGURE,
     ),
-    "figure2": _figure_row(
-        2,
-        "raw attention of CLS in all layers",
-        "--output figure2.pdf --output figure2.png",
-        SENTENCES,
+    "figure2": Experiment("raw attention of CLS in all layers", _figure, FIGURE_FLAGS, FIGURE),
+    "figure3": Experiment(
+        "raw attention, rollout and flow of CLS in all layers", _figure, FIGURE_FLAGS, FIGURE
     ),
-    "figure3": _figure_row(
-        3,
-        "raw attention, rollout and flow of CLS in all layers",
-        '--text "the key to the cabinets" --text "the keys to the cabinets"',
-        SENTENCES,
-    ),
-    "figure4": _figure_row(
-        4,
+    "figure4": Experiment(
         "how a language model resolves a pronoun",
-        '--model bert-base-uncased --text "Mary convinced John of MASK love" --referents Mary John',
-        PRONOUN,
-        {**LANGUAGE_MODEL, "required": True},
+        _figure,
+        {
+            "model": {**LANGUAGE_MODEL, "required": True},
+            "text": _flag(
+                "a sentence with MASK in place of the pronoun, such as "
+                '"Mary convinced John of MASK love" (default: the paper\'s two)'
+            ),
+            "referents": _flag("the words that the pronoun could refer to", nargs="+"),
+            "answers": _flag(
+                "the words to choose between (default: his her)", nargs="+", default=["his", "her"]
+            ),
+            "receptive-field": _flag(
+                "divide scores by those of uniform attention (auto: for causal models)",
+                choices=("auto", "on", "off"),
+                default="auto",
+            ),
+        },
+        FIGURE,
     ),
-    "saturation": _finding_row(
-        "saturation",
-        "from which layer on flow no longer depends on the position",
-        "--data numpred.val --output saturation.png",
-        _finding_flags(200),
+    "saturation": Experiment(
+        "in which layers flow does not depend on the position",
+        _finding,
+        {**FINDING_FLAGS, "limit": _count(200, "texts to read")},
+        FINDING,
     ),
-    "heads": _finding_row(
-        "heads",
+    "heads": Experiment(
         "how well every single head agrees with blank-out",
-        "--data numpred.val --limit 200",
-        _finding_flags(500),
+        _finding,
+        {**FINDING_FLAGS, "limit": _count(500, "texts to read")},
+        FINDING,
     ),
-    "script3": _finding_row(
-        "script3",
+    "script3": Experiment(
         "table 3 as the authors' script computes it, which is not as the paper says",
-        "--model ./my-sst2 --data dev.tsv --text-column sentence",
-        _finding_flags(100, SST2_MODEL),
+        _finding,
+        {**FINDING_FLAGS, "model": SST2_MODEL, "limit": _count(100, "texts to read")},
+        FINDING,
     ),
     "all": Experiment(
         "the accuracy, and every table and figure for which a model and data are given",
-        "all --data numpred.val --output replication",
+        _all,
         {
             "model": VERB_MODEL,
             "data": _flag("verb-number sentences, for the accuracy and tables 1, 2", type=Path),
             "sst2-model": _flag("a classifier fine-tuned on SST-2, for table 3"),
             "sst2-data": _flag("SST-2's dev.tsv, for table 3", type=Path),
             "language-model": LANGUAGE_MODEL,
-            "limit": _limit(2000),
-            "sst2-limit": _limit(100, "sentences of SST-2"),
-            **ON_ERROR,
+            "limit": LIMIT,
+            "sst2-limit": _count(100, "sentences of SST-2 to read, as many as in the paper"),
+            "on-error": ON_ERROR,
             **SAMPLING,
-            **DEVICE,
-            "output": {
-                **FOLDER,
-                "help": "where to save; results made with the same options are not made again",
-            },
-            **JSON,
+            "output": {**FOLDER, "help": "the folder to write; what is in it is not made again"},
         },
-        _all,
     ),
 }
 
@@ -781,32 +588,48 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     experiments = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
+    lines = EPILOG.splitlines()
     for name, experiment in EXPERIMENTS.items():
         one = experiments.add_parser(
             name,
             help=experiment.help,
             description=experiment.help[0].upper() + experiment.help[1:] + ".",
-            epilog=f"example: attnflow paper {experiment.example}",
+            epilog=next(f"example: {line}" for line in lines if f"paper {name} " in line),
         )
-        for flag, options in experiment.flags.items():
-            one.add_argument(f"--{flag}", **options)
+        flags = {**experiment.flags, "json": _flag("print JSON", action="store_true")}
         if experiment.recipe is None:
-            continue
-        group = one.add_argument_group(
-            "recipe", "The defaults are those behind the numbers in the documentation."
+            flags["device"] = _flag("cpu, cuda, ... (default: auto)", default="auto")
+        if experiment.endings:
+            default = f" (default: {name}.pdf and {name}.png, none with --json)"
+            flags["output"] = _flag(
+                f"save to a file: {', '.join(experiment.endings)}; may be given more than once"
+                + (default if experiment.endings == FIGURE else ""),
+                type=Path,
+                action="append",
+                metavar="FILE",
+            )
+        for flag, options in flags.items():
+            one.add_argument(f"--{flag}", **options)
+        if experiment.recipe is not None:
+            _add_recipe(one, experiment.recipe)
+
+
+def _add_recipe(parser: argparse.ArgumentParser, recipe: Any) -> None:
+    """Add a flag for each option of a training."""
+    group = parser.add_argument_group(
+        "recipe", "The defaults are those behind the numbers in the documentation."
+    )
+    for field in dataclasses.fields(recipe):
+        group.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=argparse.SUPPRESS,
+            help=f"{field.metadata['help']} (default: {field.default})",
         )
-        for field in dataclasses.fields(experiment.recipe):
-            if not isinstance(field.default, bool):
-                group.add_argument(
-                    f"--{field.name.replace('_', '-')}",
-                    type=type(field.default),
-                    default=argparse.SUPPRESS,
-                    help=f"{field.metadata['help']} (default: {field.default})",
-                )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
+    """Run an experiment, save its result, and print it if nothing was saved or with --json.
 
     Args:
         args: The parsed options.
@@ -817,4 +640,22 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         AttnflowError: If the model, the data or an option is not valid.
     """
-    return EXPERIMENTS[args.experiment].run(args)
+    if args.experiment == "all":
+        return _all(args)
+    name, experiment = args.experiment, EXPERIMENTS[args.experiment]
+    outputs = vars(args).get("output")
+    if outputs is None:
+        by_default = experiment.endings == FIGURE and not args.json
+        outputs = [Path(f"{name}{ending}") for ending in FIGURE[:2]] if by_default else []
+    for path in outputs:
+        check_path(path, experiment.endings, "--output")
+    result = experiment.run(args)
+    contents = result.contents([path.suffix.lower() for path in outputs])
+    for path, content in zip(outputs, contents, strict=True):
+        write_whole(path, content)
+        _say(f"saved {path}")
+    if args.json:
+        print(as_json(result.data))
+    elif result.text is not None and (not outputs or experiment.endings == FINDING):
+        print(result.text().rstrip("\n"))
+    return 0

@@ -1,8 +1,8 @@
-"""How often a model gives a verb the correct number."""
+"""How often a model predicts the correct number of a verb."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from attnflow.errors import DataError, ModelError
 from attnflow.paper.corpus import Corpus, batches, encode, padded, parts
 from attnflow.paper.data import Agreement
 
-__all__ = ["accuracy", "measure", "predictions"]
+__all__ = ["accuracy", "measure"]
 
 _BATCH_TOKENS = 8192
 _PART = 10_000
@@ -24,16 +24,16 @@ def accuracy(
     sentences: Iterable[Agreement],
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
-    """Measure how often a classifier gives the verb its number.
+    """Measure how often a classifier predicts the correct number of the verb.
 
     Args:
         model: A sequence classifier whose labels are VBZ and VBP.
         tokenizer: Its tokenizer.
-        sentences: The sentences. They are read once, and only some are in memory at a time.
+        sentences: The sentences. They are read once and in parts, so they may be many.
         progress: Called with the number of sentences done so far.
 
     Returns:
-        "accuracy", "count", and "by_attractors": the same two for every number of attractors, as a
+        "accuracy", "count", and "by_attractors": the same two for each number of attractors, as a
         string, "unknown" if the data does not say.
 
     Raises:
@@ -57,7 +57,7 @@ def accuracy(
     attractors: list[NDArray[np.int64]] = []
     for part in parts(sentences, _PART):
         corpus = encode(tokenizer, part, names)
-        right.append(predictions(model, corpus.ids, tokenizer.pad_token_id) == corpus.labels)
+        right.append(_right(model, corpus, tokenizer.pad_token_id))
         attractors.append(corpus.attractors)
         if progress is not None:
             progress(sum(map(len, right)))
@@ -67,27 +67,24 @@ def accuracy(
 
 
 def measure(model: Any, corpus: Corpus, pad: int) -> dict[str, Any]:
-    """Measure the accuracy of a model on encoded sentences, as `accuracy` does."""
-    return _summary(predictions(model, corpus.ids, pad) == corpus.labels, corpus.attractors)
+    """Measure the accuracy of a model on encoded sentences; see `accuracy`."""
+    return _summary(_right(model, corpus, pad), corpus.attractors)
 
 
-def predictions(model: Any, ids: Sequence[NDArray[np.int32]], pad: int) -> NDArray[np.int64]:
-    """Return the class that a model gives each sentence, (N,)."""
+def _right(model: Any, corpus: Corpus, pad: int) -> NDArray[np.bool_]:
+    """Return for each sentence whether the model predicts its class, of shape (N,)."""
     import torch
 
-    found = np.zeros(len(ids), np.int64)
-    lengths = np.array([len(row) for row in ids], np.int64)
-    training = model.training
-    model.eval()
-    try:
-        for rows in batches(lengths, np.arange(len(ids)), _BATCH_TOKENS):
-            words, mask = (given.to(model.device) for given in padded(ids, rows, pad))
-            with torch.no_grad():
-                logits = model(input_ids=words, attention_mask=mask).logits
+    from attnflow.capture.borrow import borrowed
+
+    found = np.zeros(len(corpus.ids), np.int64)
+    with borrowed(model, None), torch.no_grad():
+        for rows in batches(corpus.lengths, np.arange(len(found)), _BATCH_TOKENS):
+            words, mask = (given.to(model.device) for given in padded(corpus.ids, rows, pad))
+            logits = model(input_ids=words, attention_mask=mask).logits
             found[rows] = logits.argmax(-1).cpu().numpy()
-    finally:
-        model.train(training)
-    return found
+    right: NDArray[np.bool_] = found == corpus.labels
+    return right
 
 
 def _summary(right: NDArray[np.bool_], attractors: NDArray[np.int64]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ __all__ = ["attractors_text", "card", "picture"]
 
 
 def picture(report: dict[str, Any]) -> bytes:
-    """Draw the training curve and the accuracy by the number of attractors.
+    """Draw the accuracy after each epoch.
 
     Args:
         report: What `attnflow.paper.train.train` returns.
@@ -25,33 +25,21 @@ def picture(report: dict[str, Any]) -> bytes:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figure = theme.new_figure(7.4, 2.9)
-    left, right = figure.subplots(1, 2)
+    figure = theme.new_figure(4.6, 2.9)
+    ax = figure.add_subplot()
     curve = report["curve"]
-    for key, name, method in (
-        ("held_out", "held out", "flow"),
-        ("extra", "held out of the extra files", "rollout"),
-    ):
-        if all(key in point for point in curve):
+    epochs = [point["epoch"] for point in curve]
+    names = {"held_out": "held out", "extra": "held out of the extra files"}
+    for (key, name), method in zip(names.items(), ("flow", "rollout"), strict=True):
+        if key in curve[0]:
             style = theme.style_of(method)
-            look = {"color": style.colour, "marker": style.marker, "linestyle": style.dashes}
-            epochs, values = zip(*((point["epoch"], point[key]) for point in curve), strict=True)
-            left.plot(epochs, values, markersize=4, label=name, **look)
-    theme.set_title(left, "accuracy after each epoch")
-    left.set_xlabel("epoch", fontsize=theme.TEXT_SIZE)
-    left.legend(frameon=False, fontsize=theme.SMALL_SIZE, loc="lower right")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    groups = _groups(report)
-    places = range(len(groups))
-    colour = theme.style_of("rollout").colour
-    bars = right.bar(places, [entry["accuracy"] for _, entry in groups], 0.6, color=colour)
-    right.bar_label(bars, fmt="%.3f", fontsize=theme.SMALL_SIZE, padding=2)
-    names = ["\n".join((*name, f"{entry['count']:,}")) for name, entry in groups]
-    theme.set_ticks(right.xaxis, places, names, theme.SMALL_SIZE)
-    right.set_ylim(0, 1.08)
-    theme.set_title(right, "accuracy of the tests, and how many sentences")
-    for ax in (left, right):
-        theme.dress(ax, frame=("left", "bottom"))
+            accuracies = [point[key] for point in curve]
+            ax.plot(epochs, accuracies, f"{style.marker}-", color=style.colour, label=name)
+    theme.dress(ax, frame=("left", "bottom"))
+    theme.set_title(ax, "accuracy after each epoch")
+    ax.set_xlabel("epoch", fontsize=theme.TEXT_SIZE)
+    ax.legend(frameon=False, fontsize=theme.SMALL_SIZE, loc="lower right")
+    ax.locator_params(axis="x", integer=True)
     return theme.content(figure, ".png")
 
 
@@ -65,14 +53,20 @@ def card(report: dict[str, Any]) -> str:
         The card: what the model is, its data, its recipe, its accuracy and its limits.
     """
     data = report["data"]
-    accuracies = [(" ".join(name), entry) for name, entry in _groups(report)]
-    accuracies.append((f"held out of {data['files'][0]}", report["held_out"]))
-    for number, entry in ((report["extra_held_out"] or {}).get("by_attractors") or {}).items():
-        accuracies.append((f"held out of the extra files, {attractors_text(number)}", entry))
+    extra_held_out = report["extra_held_out"] or {"by_attractors": {}}
+    # If the number of attractors is not known, the name of the test is enough.
+    accuracies = {
+        f"{name} {attractors_text(number)}" if number != "unknown" else name: entry
+        for name, test in report["tests"].items()
+        for number, entry in test["by_attractors"].items()
+    }
+    accuracies[f"held out of {data['files'][0]}"] = report["held_out"]
+    for number, entry in extra_held_out["by_attractors"].items():
+        accuracies[f"held out of the extra files, {attractors_text(number)}"] = entry
     help = {field.name: field.metadata["help"] for field in dataclasses.fields(Recipe)}
     tests = "".join(f"the first {one['first']:,} of {one['file']}, " for one in data["tests"])
     extra = (
-        f" and on some of {data['drawn_from']:,} others, drawn anew for every epoch "
+        f" and on some of {data['drawn_from']:,} others, drawn again for every epoch "
         f"({', '.join(data['extra'])})"
     )
     template = Path(__file__).with_name("card.md").read_text(encoding="utf-8")
@@ -88,26 +82,17 @@ def card(report: dict[str, Any]) -> str:
         minutes=report["seconds"] / 60,
         threads=report["threads"],
         accuracies=_lines(
-            f"{name} | {entry['count']:,} | {entry['accuracy']:.4f}" for name, entry in accuracies
+            f"{name} | {entry['count']:,} | {entry['accuracy']:.4f}"
+            for name, entry in accuracies.items()
         ),
     )
 
 
 def attractors_text(number: str) -> str:
-    """Return a number of attractors in words; "unknown" is one of them."""
+    """Return a number of attractors, or "unknown", in words."""
     if number == "unknown":
         return "attractors not known"
     return f"{number} attractor" if number == "1" else f"{number} attractors"
-
-
-def _groups(report: dict[str, Any]) -> list[tuple[list[str], dict[str, Any]]]:
-    """Return the accuracies to show, by attractors: of the tests, or of the held-out sentences."""
-    tests = report["tests"] or {"held out": report["held_out"]}
-    return [
-        ([name] if number == "unknown" else [name, attractors_text(number)], entry)
-        for name, test in tests.items()
-        for number, entry in test["by_attractors"].items()
-    ]
 
 
 def _lines(rows: Iterable[str]) -> str:

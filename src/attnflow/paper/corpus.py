@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -24,8 +25,8 @@ class Corpus(NamedTuple):
 
     Attributes:
         ids: The tokens of each sentence.
-        labels: The class of each sentence, (N,).
-        attractors: The number of attractors of each sentence, (N,); -1 if it is not known.
+        labels: The class of each sentence, of shape (N,).
+        attractors: The number of attractors of each sentence, of shape (N,); -1 if unknown.
     """
 
     ids: list[NDArray[np.int32]]
@@ -34,14 +35,21 @@ class Corpus(NamedTuple):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each sentence, (N,)."""
+        """The number of tokens of each sentence, of shape (N,)."""
         return np.array([len(row) for row in self.ids], np.int64)
+
+    def digest(self) -> str:
+        """Return a digest of the tokens and classes."""
+        content = hashlib.sha256(self.labels.tobytes())
+        for row in self.ids:
+            content.update(row.tobytes())
+        return content.hexdigest()
 
 
 def encode(
     tokenizer: Any, sentences: Iterable[Agreement], labels: Sequence[str], **options: Any
 ) -> Corpus:
-    """Encode sentences, a few thousand at a time.
+    """Encode sentences.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -50,7 +58,7 @@ def encode(
         **options: Options of the tokenizer.
 
     Returns:
-        The sentences in their order.
+        The sentences in the order given.
     """
     ids: list[NDArray[np.int32]] = []
     numbers: list[int] = []
@@ -85,31 +93,30 @@ def batches(
 
     Args:
         lengths: The length of every sentence.
-        rows: Which sentences.
-        tokens: The tokens of a batch at most, with padding; a longer sentence is a batch of its
+        rows: The indices of the sentences to use.
+        tokens: The most tokens per batch, padding included. A longer sentence is a batch of its
             own.
-        random: If given, the sentences are shuffled, and the batches too.
+        random: If given, sentences and batches are shuffled.
 
     Returns:
-        The sentences of each batch.
+        The indices of the sentences of each batch.
     """
     if random is not None:
         rows = random.permutation(rows)
     found: list[NDArray[np.int64]] = []
     # Sorted by length within large parts only, so batches differ from epoch to epoch.
-    size = 20_000 if random is not None else max(1, len(rows))
-    for start in range(0, len(rows), size):
-        chunk = rows[start : start + size]
-        chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
+    for part in np.array_split(rows, range(20_000, len(rows), 20_000)):
+        chunk = part[np.argsort(lengths[part], kind="stable")]
         first = 0
-        for last in range(len(chunk)):
-            if last > first and (last - first + 1) * lengths[chunk[last]] > tokens:
+        for last in range(1, len(chunk)):
+            if (last - first + 1) * lengths[chunk[last]] > tokens:
                 found.append(chunk[first:last])
                 first = last
-        found.append(chunk[first:])
-    if random is None:
-        return found
-    return [found[index] for index in random.permutation(len(found)).tolist()]
+        if len(chunk):
+            found.append(chunk[first:])
+    if random is not None:
+        found = [found[index] for index in random.permutation(len(found)).tolist()]
+    return found
 
 
 def parts(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,6 +1,6 @@
-"""Readers for the data of the paper's experiments, one example at a time.
+"""Readers for the data of the paper's experiments.
 
-All of them stream: a file of any size is read in constant memory. A file may be gzipped.
+Files are streamed, so memory does not grow with their size. A file may be gzipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from attnflow.errors import DataError, OptionError
+from attnflow.checks import choice
+from attnflow.errors import DataError
 from attnflow.io.records import (
     CutOffError,
     Labelled,
@@ -29,6 +30,7 @@ __all__ = [
     "Agreement",
     "Fault",
     "Labelled",
+    "OnError",
     "read_agreement",
     "read_json_lines",
     "read_sst2",
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 LINZEN_COLUMNS = ("sentence", "verb_pos", "verb_index", "n_diff_intervening")
-"""The columns that are read of the file of Linzen et al. (2016); it has more."""
+"""The columns of the file of Linzen et al. (2016) that are read. It has others."""
 
 _NUMBERS = ("VBZ", "VBP")
 _log = logging.getLogger("attnflow.paper")
@@ -51,8 +53,8 @@ class Agreement(NamedTuple):
     Attributes:
         text: The words before the verb, separated by spaces.
         label: "VBZ" if the verb is singular, "VBP" if it is plural.
-        attractors: How many nouns of the other number stand between the subject and the verb; None
-            if the file does not say.
+        attractors: The number of attractors: nouns between the subject and the verb that have the
+            other number. None if the file does not say.
     """
 
     text: str
@@ -93,16 +95,16 @@ def read_agreement(
 
     Args:
         path: The file, plain or gzipped.
-        limit: How many sentences to read at most.
-        on_error: What to do about a line that cannot be read. "raise" raises a DataError, "skip"
-            logs a warning and goes on, and a function is called with the `Fault`.
+        limit: The largest number of sentences to read.
+        on_error: What to do about a line that cannot be read. "raise" raises a DataError. "skip"
+            logs a warning and continues. A function is called with the `Fault`.
 
     Returns:
         An iterator over the sentences.
 
     Raises:
         DataError: If a line cannot be read and `on_error` is "raise", or the file has no text or
-            is of another kind.
+            another format.
         OSError: If the file cannot be opened.
         OptionError: If `limit` or `on_error` is not valid.
 
@@ -124,8 +126,8 @@ def read_sst2(
 ) -> Iterator[Labelled]:
     r"""Read GLUE's SST-2: a header, then a sentence, a tab and its label, 1 for positive.
 
-    The arguments and errors are those of `read_agreement`. JSON lines with "sentence" or "text" and
-    "label" are read too.
+    JSON lines with "sentence" or "text" and "label" are accepted, too. The arguments and errors are
+    those of `read_agreement`.
 
     Example:
         >>> import tempfile
@@ -185,17 +187,12 @@ def _read(
 ) -> Iterator[Example]:
     """Check the arguments at once, and return the iterator."""
     check_limit(limit)
-    if not callable(on_error) and on_error not in ("raise", "skip"):
-        raise OptionError(f"on_error is {on_error!r}; expected 'raise', 'skip' or a function")
+    if not callable(on_error):
+        choice(on_error, "on_error", ("raise", "skip"), otherwise="a function")
     open(path, "rb").close()
-    return islice(_examples(os.fspath(path), layout_of, on_error), limit)
 
-
-def _examples(
-    path: str, layout_of: Callable[[str, str], Layout[Example]], on_error: OnError
-) -> Iterator[Example]:
     def fail(line: int, reason: str) -> None:
-        fault = Fault(path, line, reason)
+        fault = Fault(os.fspath(path), line, reason)
         if on_error == "raise":
             raise DataError(str(fault))
         if callable(on_error):
@@ -203,11 +200,14 @@ def _examples(
         else:
             _log.warning("%s (skipped)", fault)
 
-    try:
-        for _, example in read_examples(path, layout_of, fail):
-            yield example
-    except CutOffError as error:
-        fail(error.number, error.reason)
+    def examples() -> Iterator[Example]:
+        try:
+            for _, example in read_examples(os.fspath(path), layout_of, fail):
+                yield example
+        except CutOffError as error:
+            fail(error.number, error.reason)
+
+    return islice(examples(), limit)
 
 
 # ---- Verb number ---------------------------------------------------------------------------------
@@ -217,12 +217,12 @@ def verb_number(format: str, path: str, first: str) -> Layout[Agreement] | None:
     """Recognize files of verb-number data, as a dialect of `attnflow.io.records.read_texts`.
 
     Args:
-        format: "agreement" for verb-number data, "auto" to find out, or the name of another format.
+        format: "agreement" for verb-number data, "auto" to detect it, or another format.
         path: The file.
         first: Its first line of text.
 
     Returns:
-        How to read the file; None if it is of another kind.
+        How to read the file; None if it is not verb-number data.
     """
     fields = first.split("\t")
     recognized = (
@@ -247,7 +247,7 @@ def _agreement_layout(path: str, first: str) -> Layout[Agreement]:
         return Layout("tsv", _linzen)
     if first.startswith("{"):
         return Layout("jsonl", _json_agreement)
-    # The name of a numpred file tells what it is even if its first line is bad.
+    # A numpred file is recognized by its name even if its first line cannot be read.
     name = os.path.basename(path)
     if name.startswith("numpred.") or first.split()[0] in _NUMBERS:
         named = re.search(r"numpred\.\w+\.(\d+)(\.gz)?$", name)
@@ -265,7 +265,7 @@ def _linzen(values: Values) -> Agreement:
         sentence = sentence[1:-1].replace('""', '"')
     words = sentence.split()
     if not index.isdecimal() or not 1 < int(index) <= len(words):
-        raise ValueError(f"verb_index is {index!r}; expected 2 to {len(words)}, the words")
+        raise ValueError(f"verb_index is {index!r}; expected 2 to {len(words)}, a word")
     if not attractors.isdecimal() or int(attractors) >= len(words):
         raise ValueError(f"n_diff_intervening is {attractors!r}; expected a number of words")
     text = " ".join(words[: int(index) - 1])
@@ -282,14 +282,11 @@ def _numpred(values: Values, attractors: int | None) -> Agreement:
 
 
 def _json_agreement(values: Values) -> Agreement:
-    attractors = values.get("attractors")
-    found = _agreement(values, attractors)
-    if attractors is not None and (
-        isinstance(attractors, bool)
-        or not isinstance(attractors, int)
-        or not 0 <= attractors <= len(found.text)
-    ):
-        raise ValueError(f"attractors is {attractors!r}; expected a number of words, or null")
+    found = _agreement(values, values.get("attractors"))
+    count: Any = found.attractors
+    # To Python a boolean is an integer, but here it is a mistake.
+    if count is not None and not (type(count) is int and 0 <= count <= len(found.text)):
+        raise ValueError(f"attractors is {count!r}; expected a number of words, or null")
     return found
 
 

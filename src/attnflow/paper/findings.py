@@ -1,23 +1,24 @@
-"""What the paper leaves open about its own model: saturation, and single heads."""
+"""Measurements beyond the paper's tables: saturation of flow, and single heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.correlation import spearman
-from attnflow.errors import DataError, ModelError
+from attnflow.errors import DataError
 from attnflow.evaluate.significance import holm, sign_flip_test
 from attnflow.flow import attention_flow, flow_bound, head_flow
 from attnflow.graph import AttentionGraph
-from attnflow.paper.result import METHODS, Result, digits, summarize
+from attnflow.options import METHODS, Options
+from attnflow.paper.result import Result, digits, summarize
 from attnflow.rollout import attention_rollout, head_rollout
 from attnflow.scoring import settled
 from attnflow.view import theme
-from attnflow.view.figures import correlation_over_layers
+from attnflow.view.figures import add_colour_bar, correlation_over_layers, layer_map
 from attnflow.view.tables import Report, Table
 
 if TYPE_CHECKING:
@@ -25,9 +26,31 @@ if TYPE_CHECKING:
 
     from attnflow.models import Explainer
 
-__all__ = ["heads", "heads_result", "measured", "saturation_by_layer", "saturation_result"]
+__all__ = [
+    "attention_of",
+    "heads",
+    "heads_result",
+    "measured",
+    "saturation_by_layer",
+    "saturation_result",
+]
 
 Progress = Callable[[int, int], object]
+
+
+class Attention(NamedTuple):
+    """The attention of a model for a text.
+
+    Attributes:
+        heads: The attention weights of each head, float64 of shape (L, H, n, n).
+        graph: The graph of the mean of the heads.
+        position: The explained position.
+    """
+
+    heads: NDArray[np.float64]
+    graph: AttentionGraph
+    position: int
+
 
 SATURATION = {"pairs": "pairs saturated", "position": "of the position", "spread": "spread"}
 
@@ -35,21 +58,21 @@ SATURATION = {"pairs": "pairs saturated", "position": "of the position", "spread
 def saturation_by_layer(
     explainer: Explainer, texts: Sequence[str], *, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Measure from which layer on flow no longer depends on the explained position.
+    """Measure in which layers flow does not depend on the explained position.
 
     Args:
         explainer: The model.
         texts: The texts.
-        progress: Called with the number of texts done, and the number of all texts.
+        progress: Called with the number of texts done, and the total number of texts.
 
     Returns:
         Lists over the layers, each a mean over the texts:
 
         - "pairs": the share of pairs of a position and a token whose flow is min(out(s), in(t)),
-          among the pairs in which the token can reach the position;
+          among the pairs with a flow above 0;
         - "position": the same for the explained position only;
-        - "spread": how much the flows of one token differ between the positions that can see it,
-          as the standard deviation divided by the mean. At 0 the position does not matter.
+        - "spread": the standard deviation divided by the mean of the flows of a token over the
+          positions that see it. At 0, all positions have the same flow.
 
         And "count", the number of texts.
 
@@ -65,8 +88,8 @@ def saturation_by_layer(
     """
 
     def measure(text: str) -> NDArray[np.float64]:
-        attention, position = _attention(explainer, text, "mean")
-        return _saturation(AttentionGraph(attention), position)
+        found = attention_of(explainer, text)
+        return _saturation(found.graph, found.position)
 
     means = measured(texts, measure, progress).mean(axis=0)
     return {**dict(zip(SATURATION, means.tolist(), strict=True)), "count": len(texts)}
@@ -76,68 +99,57 @@ def saturation_result(explainer: Explainer, texts: Sequence[str], progress: Prog
     """Measure saturation, for printing and saving; see `saturation_by_layer`."""
     found = saturation_by_layer(explainer, texts, progress=progress)
 
-    def report() -> Report:
+    def text() -> str:
         rows = zip(*(found[name] for name in SATURATION), strict=True)
         cells = [
             [str(layer), f"{pairs:.1%}", f"{position:.1%}", f"{spread:.3f}"]
             for layer, (pairs, position, spread) in enumerate(rows, start=1)
         ]
-        note = "spread: how much the flows of one token differ between positions; 0: not at all"
+        note = "spread: standard deviation / mean of the flows of a token over the positions"
         table = Table("Means over texts", ["layer", *SATURATION.values()], cells)
-        return Report(f"{len(texts):,} texts; {explainer.name}", [table], [note])
+        return Report(f"{len(texts):,} texts; {explainer.name}", [table], [note]).plain(100)
 
     def figure() -> Figure:
         curves = {"saturated pairs": found["pairs"], "spread of flow": found["spread"]}
         return correlation_over_layers(curves, ylabel="share of pairs; relative spread")[0]
 
-    return Result(found, report, figure)
+    return Result(found, text, figure)
 
 
 def heads(
-    explainer: Explainer,
-    texts: Sequence[str],
-    *,
-    samples: int = 2000,
-    permutations: int = 9999,
-    seed: int = 0,
-    progress: Progress | None = None,
+    explainer: Explainer, texts: Sequence[str], *, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Measure how well each single head agrees with blank-out (appendix A.1 of the paper).
 
     Args:
         explainer: The model.
         texts: The texts.
-        samples: How many bootstrap samples to draw for a confidence interval.
-        permutations: How many sign flips to draw for a p-value.
-        seed: The seed of both.
-        progress: Called with the number of texts done, and the number of all texts.
+        progress: Called with the number of texts done, and the total number of texts.
 
     Returns:
         "raw", "rollout" and "flow", each a list over the layers of lists over the heads of {"mean",
-        "std", "ci"}: Spearman's correlation of the explained position's scores with blank-out, all
-        tokens scored. "difference" is how much higher it is than that of the mean of the layer's
-        heads, with its "difference_ci" and the "p_holm" of a sign-flip test, corrected over all
-        heads of a method. "fused" has the same for the mean of the heads, a list over the layers
-        for each method. And "count", the number of texts.
+        "std", "ci"}: Spearman's correlation of the explained position's scores with blank-out, over
+        all tokens. "difference" is that correlation minus that of the mean of the layer's heads,
+        with its "difference_ci" and the "p_holm" of a sign-flip test, corrected over all heads of a
+        method. "fused" has the same for the mean of the heads, a list over the layers for each
+        method. And "count", the number of texts.
 
     Raises:
         DataError: If there is no text.
-        ModelError: If the model makes no prediction that a token could matter to.
+        ModelError: If the model makes no prediction.
     """
     from attnflow.importance import importance
 
     def measure(text: str) -> NDArray[np.float64]:
-        attention, position = _attention(explainer, text, None)
+        attention, fused, position = attention_of(explainer, text)
         reference = importance(explainer, text)
         layers, count = attention.shape[:2]
         scores = np.empty((len(METHODS), layers, count + 1, len(reference)))
-        for layer in range(layers):
-            for head in range(count):
-                above = attention, layer + 1, head
-                scores[0, layer, head] = attention[layer, head, position]
-                scores[1, layer, head] = head_rollout(*above, positions=[position])[0]
-                scores[2, layer, head] = settled(head_flow(*above, positions=[position])[0])
-        fused = AttentionGraph(attention)
+        for layer, head in np.ndindex(layers, count):
+            above = attention, layer + 1, head
+            scores[0, layer, head] = attention[layer, head, position]
+            scores[1, layer, head] = head_rollout(*above, positions=[position])[0]
+            scores[2, layer, head] = settled(head_flow(*above, positions=[position])[0])
         scores[0, :, -1] = fused.attention[:, position]
         scores[1, :, -1] = attention_rollout(fused, positions=[position])[:, 0]
         scores[2, :, -1] = settled(attention_flow(fused, positions=[position])[:, 0])
@@ -148,26 +160,18 @@ def heads(
     if np.isnan(values).all():
         raise DataError("no text has two tokens of different importance; nothing can be compared")
     differences = values[..., :-1] - values[..., -1:]
-    chances = sign_flip_test(differences, permutations=permutations, seed=seed)
-    means = summarize(values, samples=samples, seed=seed)
-    more = summarize(differences, samples=samples, seed=seed)
-    found: dict[str, Any] = {}
-    for place, method in enumerate(METHODS):
-        corrected = holm(chances[place])
-        found[method] = [
-            [
-                {
-                    **means[place][layer][head],
-                    "difference": cell["mean"],
-                    "difference_ci": cell["ci"],
-                    "p_holm": float(corrected[layer, head]),
-                }
-                for head, cell in enumerate(row)
-            ]
-            for layer, row in enumerate(more[place])
-        ]
-    fused = {method: [row[-1] for row in of] for method, of in zip(METHODS, means, strict=True)}
-    return {**found, "fused": fused, "count": len(texts)}
+    p_values = np.stack([holm(of_method) for of_method in sign_flip_test(differences)])
+    cells = summarize(values)
+    for place, cell in np.ndenumerate(summarize(differences)):
+        cells[place]["difference"] = cell["mean"]
+        cells[place]["difference_ci"] = cell["ci"]
+        cells[place]["p_holm"] = float(p_values[place])
+    by_method = dict(zip(METHODS, cells, strict=True))
+    return {
+        **{method: of_method[:, :-1].tolist() for method, of_method in by_method.items()},
+        "fused": {method: of_method[:, -1].tolist() for method, of_method in by_method.items()},
+        "count": len(texts),
+    }
 
 
 def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress) -> Result:
@@ -181,53 +185,37 @@ def heads_result(explainer: Explainer, texts: Sequence[str], progress: Progress)
             for row, fused in zip(found[method], found["fused"][method], strict=True)
         ]
 
-    def report() -> Report:
+    def text() -> str:
         columns = ["layer", *(f"head {head}" for head in range(count)), "mean of heads"]
-        tables = [
-            Table(
-                method,
-                columns,
-                [
-                    [str(layer), *(f"{mean:.2f}" for mean in row)]
-                    for layer, row in enumerate(means(method), start=1)
-                ],
-                _better(found[method]),
-            )
-            for method in METHODS
-        ]
+        tables = []
+        for method in METHODS:
+            rows = enumerate(means(method), start=1)
+            cells = [[str(layer), *(f"{mean:.2f}" for mean in row)] for layer, row in rows]
+            tables.append(Table(method, columns, cells, _better(found[method])))
         what = "mean Spearman correlation with blank-out"
-        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [])
+        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, []).plain(100)
 
     def figure() -> Figure:
         layers = len(found["raw"])
         drawn = theme.new_figure(min(11.0, 1.4 + 1.05 * (count + 1)), 0.9 + 0.3 * layers)
-        for ax, method in zip(drawn.subplots(1, 3, sharey=True), METHODS, strict=True):
-            # Red and blue of equal lightness look alike in grey. This scale is dark at +1 and
-            # light at -1.
-            values = means(method)
-            scale = {"cmap": theme.scale(), "vmin": -1, "vmax": 1}
-            image = ax.imshow(values, origin="lower", aspect="auto", **scale)
-            theme.dress(ax)
-            theme.set_title(ax, method)
-            ax.axvline(count - 0.5, color="white", linewidth=2.0)
-            theme.set_ticks(ax.xaxis, range(count + 1), [*map(str, range(count)), "all"])
-            theme.set_ticks(ax.yaxis, range(layers), [f"L{layer + 1}" for layer in range(layers)])
+        names = [*map(str, range(count)), "all"]
+        for ax, method in zip(drawn.subplots(1, 3), METHODS, strict=True):
+            layer_map(means(method), names, title=method, colour_bar=False, ax=ax)
+            image = ax.get_images()[0]
+            image.set_clim(-1, 1)  # light at -1 and dark at +1
             theme.put_text(ax.xaxis.label, "head", theme.TEXT_SIZE)
-            for row, head in np.ndindex(layers, count + 1):
-                mean = values[row][head]
-                text = ax.text(head, row, " ", ha="center", va="center")
+            for (layer, head), mean in np.ndenumerate(np.array(means(method))):
+                text = ax.text(head, layer, " ", ha="center", va="center")
                 colour = theme.readable((mean + 1) / 2)
                 theme.put_text(text, digits(mean).replace("0.", "."), 5.5, color=colour)
-        bar = drawn.colorbar(image, ax=drawn.axes, shrink=0.9, aspect=20, pad=0.01)
-        bar.ax.tick_params(labelsize=theme.SMALL_SIZE, length=2)
-        theme.put_text(bar.ax.yaxis.label, "mean Spearman correlation", theme.SMALL_SIZE)
+        add_colour_bar(drawn, image, drawn.axes, "mean Spearman correlation", pad=0.01)
         return drawn
 
-    return Result(found, report, figure)
+    return Result(found, text, figure)
 
 
 def _better(layers: list[list[dict[str, Any]]]) -> list[str]:
-    """Say which heads agree better than the mean of their layer's heads, and how many worse."""
+    """Return lines that list the heads which agree better than the mean of their layer's heads."""
     cells = {
         f"layer {layer} head {head}": cell
         for layer, row in enumerate(layers, start=1)
@@ -265,18 +253,20 @@ def measured(
     return np.array(rows)
 
 
-def _attention(
-    explainer: Explainer, text: str, fusion: str | None
-) -> tuple[NDArray[np.float64], int]:
-    """Return the attention weights, (L, n, n) or (L, H, n, n), and the explained position."""
-    from attnflow.capture import capture
+def attention_of(explainer: Explainer, text: str) -> Attention:
+    """Return the attention of a model for a text.
 
-    if explainer.task in ("seq2seq-lm", "speech-to-text"):
-        raise ModelError("an encoder-decoder has more than one attention matrix for each layer")
-    position = explainer.explain(text, method="raw").position
-    given = explainer.tokenizer(text, return_tensors="pt").to(explainer.model.device)
-    layers = capture(explainer.model, dict(given), heads=fusion).layers
-    return np.stack([layer[0].double().numpy() for layer in layers]), position
+    Raises:
+        OptionError: If the model does not read one text, as an encoder-decoder.
+    """
+    options = Options(keep_heads=True)
+    adapter = explainer.adapter
+    adapter.check(options)
+    encoded = adapter.read(text)
+    captured = adapter.run([encoded], [[0]], options).captured
+    graph = adapter.graph(captured, 0, encoded, options)
+    heads = np.stack([layer[0].double().numpy() for layer in captured.layers])
+    return Attention(heads, graph, adapter.position(encoded, "auto", graph.causal) or 0)
 
 
 def _saturation(graph: AttentionGraph, position: int) -> NDArray[np.float64]:
@@ -284,14 +274,10 @@ def _saturation(graph: AttentionGraph, position: int) -> NDArray[np.float64]:
     bound = flow_bound(graph, list(range(graph.tokens)))
     reached = flow > 0
     saturated = (flow == bound) & reached
-    result = np.empty((3, graph.layers))
-    for layer in range(graph.layers):
-        result[0, layer] = saturated[layer].sum() / reached[layer].sum()
-        result[1, layer] = saturated[layer, position].sum() / reached[layer, position].sum()
-        spreads = [
-            np.std(column[seen]) / np.mean(column[seen])
-            for column, seen in zip(flow[layer].T, reached[layer].T, strict=True)
-            if seen.sum() > 1
-        ]
-        result[2, layer] = np.mean(spreads) if spreads else 0.0
-    return result
+    # For each layer and token, over the positions that see the token.
+    flows = np.ma.masked_where(~reached, flow)
+    spread = flows.std(axis=1) / flows.mean(axis=1)
+    spread = np.ma.masked_where(reached.sum(axis=1) < 2, spread).mean(axis=1).filled(0.0)
+    pairs = saturated.sum(axis=(1, 2)) / reached.sum(axis=(1, 2))
+    of_position = saturated[:, position].sum(axis=1) / reached[:, position].sum(axis=1)
+    return np.stack([pairs, of_position, spread])

@@ -1,4 +1,8 @@
-"""Training that can be stopped at any moment and resumed, with the same weights in the end."""
+"""Training that can be stopped at any moment and resumed, with the same weights in the end.
+
+The Trainer of transformers is not used: it needs accelerate, and it saves between steps only every
+so many steps, without the moving average of the weights.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ import pickle
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -21,30 +25,34 @@ from numpy.typing import NDArray
 
 from attnflow.errors import DataError, OptionError
 from attnflow.io.files import replacing
-from attnflow.io.journal import difference, locked
+from attnflow.io.journal import difference, digest_of, locked
+from attnflow.paper.accuracy import measure
 from attnflow.paper.corpus import Corpus, batches
 from attnflow.paper.recipe import FineTuning, Recipe
 
-__all__ = ["Lesson", "Status", "check_folder", "complete", "has_state"]
+__all__ = ["STATE", "Status", "Training", "check_folder"]
 
 REPORT = "training.json"
-"""The report's name in the folder of a trained model; it is written last."""
+"""The report in the folder of a trained model. It is written last."""
 
-_STATE = "training-state.pt"
+STATE = "training-state.pt"
+"""The saved state in the folder of an unfinished training."""
+
 _LOCK = ".attnflow-lock"
+_PARTS = ("model", "average", "optimizer")
+_NUMBERS = ("epoch", "batch", "step", "losses", "curve", "seconds")
 
 
 class Status(NamedTuple):
-    """How far training is.
+    """The progress of a training.
 
     Attributes:
-        epoch: The epoch, from 1.
+        epoch: The current epoch, from 1.
         epochs: The largest number of epochs.
         step: The number of batches done.
-        steps: About how many there will be.
+        steps: An estimate of their total number.
         loss: The mean loss of the last hundred batches.
-        accuracy: On the held-out sentences, after the last finished epoch; None before.
-        seconds_left: An estimate.
+        curve: The finished epochs, each with its "epoch", "loss" and "held_out" accuracy.
     """
 
     epoch: int
@@ -52,243 +60,237 @@ class Status(NamedTuple):
     step: int
     steps: int
     loss: float
-    accuracy: float | None
-    seconds_left: float
+    curve: Sequence[Mapping[str, Any]]
 
 
-class Lesson:
-    """A model in training, and its averaged weights, which are those kept.
+class Training(ABC):
+    """A model in training, and the moving average of its weights, which is what is saved.
 
     Args:
-        recipe: How to train.
+        recipe: The options of the training.
         model: The model.
-        kept: Another model of the same weights, which becomes the average.
-        groups: The parameters, as AdamW takes them. "share" is the share of a group's learning
-            rate.
+        average: A copy of the model.
+        pad: The token that pads sentences.
         data: The sentences to train on.
-        identity: What the training depends on besides the recipe.
-        betas: Those of AdamW.
+        held_out: Sentences to measure the accuracy on after every epoch. "held_out" decides which
+            epoch is the best.
+        identity: What else the result depends on. It is compared when a training is resumed.
     """
+
+    betas: ClassVar = (0.9, 0.999)
+    """The betas of AdamW."""
 
     def __init__(
         self,
         recipe: Recipe | FineTuning,
         model: Any,
-        kept: Any,
-        groups: list[dict[str, Any]],
+        average: Any,
+        pad: int,
         data: Corpus,
+        held_out: Mapping[str, Corpus],
         identity: Mapping[str, Any],
-        betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         self.recipe = recipe
         self.model = model.train()
-        self.kept = kept.eval()
+        self.average = average.eval()
+        self.pad = pad
         self.data = data
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, fused=True)
+        self.held_out = held_out
+        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                decay = recipe.weight_decay if parameter.ndim > 1 else 0.0
+                groups.setdefault((self.share(name), decay), []).append(parameter)
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": together, "share": share, "weight_decay": decay}
+                for (share, decay), together in groups.items()
+            ],
+            betas=self.betas,
+            fused=True,
+        )
         self.identity = {
             **dataclasses.asdict(recipe),
+            "data": digest_of([corpus.digest() for corpus in (data, *held_out.values())]),
             **identity,
             "threads": torch.get_num_threads(),
         }
-        self._lengths = data.lengths
-
-    def rows(self, random: np.random.Generator) -> NDArray[np.int64]:
-        """Return the sentences of an epoch."""
-        raise NotImplementedError
-
-    def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step as a share of the highest."""
-        raise NotImplementedError
-
-    def losses(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of a batch to report, and the loss to minimise."""
-        raise NotImplementedError
-
-    def measure(self) -> dict[str, float]:
-        """Return what is measured after an epoch; "held_out" decides which epoch is best."""
-        raise NotImplementedError
-
-    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of an epoch, which depend on the seed and the epoch only."""
-        random = np.random.default_rng([self.recipe.seed, epoch])
-        return batches(self._lengths, self.rows(random), self.recipe.batch_tokens, random)
-
-    def learn(self, rows: NDArray[np.int64], step: int, steps: int) -> float:
-        """Learn from one batch and return its loss."""
-        rate = self.rate(step, steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * rate * group.get("share", 1.0)
-        loss, total = self.losses(rows)
-        self.optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        # The first steps leave less of the average, so it forgets the initial weights.
-        left = min(self.recipe.average, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for kept, new in zip(self.kept.parameters(), self.model.parameters(), strict=True):
-                if new.requires_grad:
-                    kept.lerp_(new, 1 - left)
-        return float(loss.detach())
-
-
-class _Loop:
-    """The epochs of a training, and the state from which a stopped one is resumed."""
-
-    def __init__(self, lesson: Lesson, folder: Path) -> None:
-        self.lesson = lesson
-        self.folder = folder
-        self.steps = lesson.recipe.epochs * len(lesson.batches(0))
+        self.lengths = data.lengths
+        self.steps = recipe.epochs * len(self._batches(0))
         self.best: dict[str, torch.Tensor] = {}
-        # Everything else that changes and is saved.
         self.epoch = self.batch = self.step = 0
         self.losses: list[float] = []  # of this epoch
         self.curve: list[dict[str, Any]] = []
         self.seconds = 0.0
 
-    def run(self, progress: Callable[[Status], object] | None, save_every: float) -> None:
-        """Train from the current state to the end, and give the kept model its best weights."""
-        begun = saved = time.monotonic()
-        before, first = self.seconds, self.step
-        try:
-            while not self._done():
-                todo = self.lesson.batches(self.epoch)
-                while self.batch < len(todo):
-                    self.losses.append(self.lesson.learn(todo[self.batch], self.step, self.steps))
-                    self.batch += 1
-                    self.step += 1
-                    now = time.monotonic()
-                    self.seconds = before + now - begun
-                    if progress is not None:
-                        progress(self._status((now - begun) / (self.step - first)))
-                    if now - saved >= save_every:
-                        self._save()
-                        saved = time.monotonic()
-                self._end_epoch()
-                self.seconds = before + time.monotonic() - begun
-                self._save()
-                saved = time.monotonic()
-        except KeyboardInterrupt:
-            self._save()
-            raise
-        self.lesson.kept.load_state_dict(self.best)
+    def share(self, name: str) -> float:
+        """Return the learning rate of a parameter as a share of that of the others."""
+        return 1.0
 
-    def _status(self, pace: float) -> Status:
-        return Status(
-            self.epoch + 1,
-            self.lesson.recipe.epochs,
-            self.step,
-            self.steps,
-            float(np.mean(self.losses[-100:])),
-            self.curve[-1]["held_out"] if self.curve else None,
-            pace * max(0, self.steps - self.step),
-        )
+    def rows(self, random: np.random.Generator) -> NDArray[np.int64]:
+        """Return the indices of the sentences of an epoch; by default all."""
+        return np.arange(len(self.data.ids))
+
+    @abstractmethod
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step as a share of the peak."""
+
+    @abstractmethod
+    def loss(self, rows: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of a batch to report, and the loss to minimise."""
+
+    @abstractmethod
+    def write(self, folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+        """Write the files of the model, and return the report so far with its own entries."""
+
+    def complete(
+        self,
+        folder: Path,
+        *,
+        resume: bool,
+        progress: Callable[[Status], object] | None,
+        save_every: float,
+    ) -> dict[str, Any]:
+        """Train to the end, and write the trained model with its report.
+
+        Args:
+            folder: The folder to write, created if it does not exist. Until the end, the state is
+                saved in it.
+            resume: Whether to resume from a state that was saved in the folder.
+            progress: Called after every batch.
+            save_every: The number of seconds between saves. A kill loses what came after the last.
+
+        Returns:
+            The report, which is also in training.json.
+
+        Raises:
+            DataError: If the saved state is damaged.
+            OptionError: If another process trains in the folder, or the saved state is of a
+                training with other options or data.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / _LOCK, f"the training in {folder}"):
+            if resume and (folder / STATE).exists():
+                self._load(folder)
+            try:
+                self._run(folder, progress, save_every)
+            except KeyboardInterrupt:
+                self._save(folder)
+                raise
+            self.average.load_state_dict(self.best)
+            report = {
+                "recipe": dataclasses.asdict(self.recipe),
+                "curve": self.curve,
+                "seconds": round(self.seconds, 1),
+                "threads": torch.get_num_threads(),
+                "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            }
+            with TemporaryDirectory(prefix=".attnflow-", dir=folder) as temporary:
+                fresh = Path(temporary)
+                report = self.write(fresh, report)
+                (fresh / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+                for path in sorted(fresh.iterdir(), key=lambda path: path.name == REPORT):
+                    os.chmod(path, 0o644)
+                    os.replace(path, folder / path.name)
+        (folder / STATE).unlink(missing_ok=True)
+        for path in folder.glob(".attnflow-*"):  # left by processes that were killed
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return report
+
+    def _run(
+        self, folder: Path, progress: Callable[[Status], object] | None, save_every: float
+    ) -> None:
+        began = time.monotonic() - self.seconds
+        saved = self.seconds
+        while not self._done():
+            todo = self._batches(self.epoch)
+            while self.batch < len(todo):
+                self.losses.append(self._learn(todo[self.batch]))
+                self.batch += 1
+                self.step += 1
+                self.seconds = time.monotonic() - began
+                if progress is not None:
+                    loss = float(np.mean(self.losses[-100:]))
+                    epoch, epochs = self.epoch + 1, self.recipe.epochs
+                    progress(Status(epoch, epochs, self.step, self.steps, loss, self.curve))
+                if self.seconds - saved >= save_every:
+                    self._save(folder)
+                    saved = time.monotonic() - began
+            self._end_epoch()
+            self.seconds = time.monotonic() - began
+            self._save(folder)
+            saved = time.monotonic() - began
+
+    def _batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Return the batches of an epoch, which depend only on the seed and the epoch."""
+        random = np.random.default_rng([self.recipe.seed, epoch])
+        return batches(self.lengths, self.rows(random), self.recipe.batch_tokens, random)
+
+    def _learn(self, rows: NDArray[np.int64]) -> float:
+        """Learn from one batch and return its loss."""
+        rate = self.recipe.learning_rate * self.rate(self.step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["share"]
+        loss, total = self.loss(rows)
+        self.optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        # A smaller decay at first makes the average forget the initial weights.
+        decay = min(self.recipe.average, (self.step + 1) / (self.step + 10))
+        with torch.no_grad():
+            for mean, new in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                if new.requires_grad:
+                    mean.lerp_(new, 1 - decay)
+        return float(loss.detach())
 
     def _done(self) -> bool:
         """Whether all epochs are done, or the last ones brought no improvement."""
         held_out = [point["held_out"] for point in self.curve]
-        last = len(held_out) - self.lesson.recipe.patience
-        return self.epoch >= self.lesson.recipe.epochs or (
+        last = len(held_out) - self.recipe.patience
+        return self.epoch >= self.recipe.epochs or (
             last > 0 and held_out.index(max(held_out)) < last
         )
 
     def _end_epoch(self) -> None:
-        """Measure, and keep the weights if they are the best."""
-        loss = float(np.mean(self.losses))
-        point = {"epoch": self.epoch + 1, "loss": loss, **self.lesson.measure()}
+        """Measure the accuracy, and keep the weights if they are the best."""
+        point: dict[str, Any] = {"epoch": self.epoch + 1, "loss": float(np.mean(self.losses))}
+        for name, corpus in self.held_out.items():
+            point[name] = measure(self.average, corpus, self.pad)["accuracy"]
         if point["held_out"] > max((each["held_out"] for each in self.curve), default=-1.0):
-            state = self.lesson.kept.state_dict()
+            state = self.average.state_dict()
             self.best = {name: value.clone() for name, value in state.items()}
         self.curve.append(point)
         self.epoch, self.batch, self.losses = self.epoch + 1, 0, []
 
-    def _parts(self) -> dict[str, Any]:
-        lesson = self.lesson
-        return {"model": lesson.model, "average": lesson.kept, "optimizer": lesson.optimizer}
-
-    def _save(self) -> None:
-        names = ("epoch", "batch", "step", "losses", "curve", "seconds")
+    def _save(self, folder: Path) -> None:
         state = {
-            "identity": json.dumps(self.lesson.identity),
-            "parts": {name: part.state_dict() for name, part in self._parts().items()},
+            "identity": json.dumps(self.identity),
+            "parts": {name: getattr(self, name).state_dict() for name in _PARTS},
             "best": self.best,
             "random": torch.get_rng_state(),
-            "numbers": json.dumps({name: getattr(self, name) for name in names}),
+            "numbers": json.dumps({name: getattr(self, name) for name in _NUMBERS}),
         }
-        with replacing(self.folder / _STATE) as temporary:
+        with replacing(folder / STATE) as temporary:
             torch.save(state, temporary)
 
-    def load(self) -> None:
-        """Load the state that a training in this folder has saved, if there is one."""
-        path = self.folder / _STATE
-        if not path.exists():
-            return
+    def _load(self, folder: Path) -> None:
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(folder / STATE, weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise DataError(
-                f"{path} is damaged, so the training cannot be resumed; remove it to start from "
-                "the beginning"
+                f"{folder / STATE} is damaged, so the training cannot be resumed; remove it to "
+                "start from the beginning"
             ) from error
-        was, now = json.loads(state["identity"]), json.loads(json.dumps(self.lesson.identity))
+        was, now = json.loads(state["identity"]), json.loads(json.dumps(self.identity))
         different = difference({"options": was}, {"options": now})
         if different:
-            raise OptionError(f"the training in {self.folder} cannot be resumed: {different}")
-        for name, part in self._parts().items():
-            part.load_state_dict(state["parts"][name])
+            raise OptionError(f"the training in {folder} cannot be resumed: {different}")
+        for name in _PARTS:
+            getattr(self, name).load_state_dict(state["parts"][name])
         self.best = state["best"]
         torch.set_rng_state(state["random"])
         vars(self).update(json.loads(state["numbers"]))
-
-
-def complete(
-    lesson: Lesson,
-    folder: Path,
-    write: Callable[[Path, dict[str, Any]], dict[str, Any]],
-    *,
-    resume: bool,
-    progress: Callable[[Status], object] | None,
-    save_every: float,
-) -> dict[str, Any]:
-    """Train to the end, and write the trained model with its report.
-
-    Args:
-        lesson: The model in training.
-        folder: The folder to write, made if need be. The state is saved in it until the end.
-        write: Writes the files of the model into a folder. It is given the report so far and
-            returns the whole report.
-        resume: Whether to continue from a state that was saved in the folder.
-        progress: Called after every batch.
-        save_every: How many seconds apart the state is saved; a kill loses what came after.
-
-    Returns:
-        The report, which is also in training.json.
-
-    Raises:
-        DataError: If the saved state is damaged.
-        OptionError: If another process trains in the folder, or the saved state is of a training
-            with other options or data.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    loop = _Loop(lesson, folder)
-    with locked(folder / _LOCK, f"the training in {folder}"):
-        if resume:
-            loop.load()
-        loop.run(progress, save_every)
-        report = {
-            "recipe": dataclasses.asdict(lesson.recipe),
-            "curve": loop.curve,
-            "seconds": round(loop.seconds, 1),
-            "threads": torch.get_num_threads(),
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        }
-        with _filling(folder) as fresh:
-            report = write(fresh, report)
-            (fresh / REPORT).write_text(json.dumps(report, indent=1) + "\n")
-    (folder / _STATE).unlink(missing_ok=True)
-    for path in folder.glob(".attnflow-*"):  # left by processes that were killed
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return report
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -307,24 +309,8 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise OptionError(f"{folder} is not a folder")
     if (folder / REPORT).exists():
         raise OptionError(f"there is a trained model in {folder} already; choose another folder")
-    if has_state(folder) and not resume:
+    if (folder / STATE).exists() and not resume:
         raise OptionError(
-            f"there is an unfinished training in {folder}: resume it (resume=True), or choose "
+            f"there is an unfinished training in {folder}; resume it with resume=True, or choose "
             "another folder"
         )
-
-
-def has_state(folder: Path) -> bool:
-    """Return whether a training in a folder has saved a state to resume from."""
-    return (folder / _STATE).exists()
-
-
-@contextmanager
-def _filling(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder whose files move to another at the end, the report last."""
-    with TemporaryDirectory(prefix=".attnflow-", dir=folder) as name:
-        fresh = Path(name)
-        yield fresh
-        for path in sorted(fresh.iterdir(), key=lambda path: path.name == REPORT):
-            os.chmod(path, 0o644)
-            os.replace(path, folder / path.name)

@@ -1,38 +1,36 @@
-"""Whom does a pronoun stand for? The paper's Figure 4, measured.
+"""The measurements of the paper's Figure 4: which person a pronoun refers to.
 
-A sentence names two people, and a language model has to choose between "his" and "her". Beside the
-probabilities of the two stands what the position of the pronoun attends to of each person.
+A sentence names two people, and a language model has to choose between "his" and "her". `resolve`
+gives the probabilities of the two, and how much the position of the pronoun attends to each person.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
+from attnflow.options import METHODS, Options
 
 if TYPE_CHECKING:
     from attnflow.explanation import Explanation
     from attnflow.models import Explainer
 
-__all__ = ["EXAMPLES", "MASK", "METHODS", "Ambiguity", "Resolution", "resolve"]
+__all__ = ["EXAMPLES", "MASK", "Ambiguity", "Resolution", "resolve"]
 
 MASK: Final = "MASK"
-"""What stands in an example's text where the pronoun is missing."""
-
-METHODS: Final = ("raw", "rollout", "flow")
+"""The place of the missing pronoun in the text of an `Ambiguity`."""
 
 
 class Ambiguity(NamedTuple):
-    """A sentence whose pronoun could stand for one of two.
+    """A sentence whose pronoun could refer to one of several words.
 
     Attributes:
         text: The sentence, with MASK where the pronoun is missing.
-        referents: The words that it could stand for, as the text has them, each there once.
+        referents: The words that the pronoun could refer to. Each occurs once in the text.
         answers: The words to choose between.
     """
 
@@ -45,6 +43,7 @@ EXAMPLES: Final = (
     Ambiguity("The author talked to Sara about MASK book", ("author", "Sara")),
     Ambiguity("Mary convinced John of MASK love", ("Mary", "John")),
 )
+"""The paper's examples."""
 
 
 class Resolution(NamedTuple):
@@ -52,14 +51,14 @@ class Resolution(NamedTuple):
 
     Attributes:
         ambiguity: The sentence.
-        text: What the model was given: the whole sentence with its mask, or for a causal model all
-            before the pronoun.
+        text: The model's input: the sentence with the model's mask token, or, for a causal model,
+            everything before the pronoun.
         position: The position explained: the mask, or the last token.
         probabilities: The model's probability of each answer.
         scores: For each method the scores of the referents in every layer, summed over their
             tokens, float64 of shape (L, referents).
-        receptive_field: Whether rollout and flow are related to uniform attention.
-        notes: What a reader of the scores has to be warned of, in words.
+        receptive_field: Whether rollout and flow are relative to uniform attention.
+        notes: The notes of the explanations.
     """
 
     ambiguity: Ambiguity
@@ -77,19 +76,17 @@ class Resolution(NamedTuple):
         return tuple(probability / total for probability in self.probabilities)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the resolution as what JSON can hold.
+        """Return the text, the answers with their probabilities, and the referents' scores.
 
         Returns:
-            The text, the answers with their probabilities, and the referents with their scores.
+            Dictionaries, lists, strings and numbers, for JSON.
         """
         answers = zip(self.ambiguity.answers, self.probabilities, self.relative, strict=True)
+        names = ("word", "probability", "relative")
         return {
             "text": self.text,
             "position": self.position,
-            "answers": [
-                {"word": word, "probability": probability, "relative": relative}
-                for word, probability, relative in answers
-            ],
+            "answers": [dict(zip(names, answer, strict=True)) for answer in answers],
             "referents": list(self.ambiguity.referents),
             "receptive_field": self.receptive_field,
             "notes": list(self.notes),
@@ -100,13 +97,13 @@ class Resolution(NamedTuple):
 def resolve(
     explainer: Explainer, ambiguity: Ambiguity, *, receptive_field: str | bool = "auto"
 ) -> Resolution:
-    """Ask a language model for a pronoun, and what its position attends to.
+    """Let a language model choose a pronoun, and measure what its position attends to.
 
-    A masked model is given the sentence with its mask where the pronoun is missing. A causal one is
-    given all that stands before the pronoun, which comes next.
+    A masked model reads the sentence with its mask token in the place of the pronoun. A causal
+    model reads everything before the pronoun, and predicts the next token.
 
     Args:
-        explainer: A masked or a causal language model, with a fast tokenizer.
+        explainer: A masked or causal language model with a fast tokenizer.
         ambiguity: The sentence.
         receptive_field: As in `Explainer.explain`.
 
@@ -114,48 +111,44 @@ def resolve(
         The probabilities of the answers, and the scores of the referents in every layer.
 
     Raises:
-        OptionError: If the model is no such model, or the sentence is not made as it should be for
-            it: a referent is missing or there twice, or an answer is not one token.
+        OptionError: If the model is not a masked or causal language model, a referent does not
+            occur exactly once, or an answer is not a single token.
     """
     if explainer.task not in ("masked-lm", "causal-lm"):
         raise OptionError(
-            f"a pronoun is predicted by a masked or a causal language model, and {explainer.name} "
-            f"is a model for {explainer.task}"
-        )
-    if not getattr(explainer.tokenizer, "is_fast", False):
-        raise OptionError(
-            f"the tokenizer of {explainer.name} is not a fast one, and does not tell where in the "
-            "text its tokens stand"
+            f"{explainer.name} is a model for {explainer.task}; expected a masked or causal "
+            "language model, which predicts a pronoun"
         )
     if ambiguity.text.count(MASK) != 1:
-        raise OptionError(f"the text must have {MASK} in it, once, got {ambiguity.text!r}")
+        raise OptionError(f"text is {ambiguity.text!r}; expected {MASK} in it, once")
     if len(ambiguity.referents) < 2 or len(ambiguity.answers) < 2:
-        raise OptionError("an ambiguity has two or more referents, and two or more answers")
+        raise OptionError("expected two or more referents, and two or more answers")
     before, _, after = ambiguity.text.partition(MASK)
     if explainer.task == "masked-lm":
         text = f"{before}{explainer.tokenizer.mask_token}{after}"
-        filled = [f"{before}{word}{after}" for word in ambiguity.answers]
     else:
-        text = before.rstrip()
-        filled = [f"{before}{word}" for word in ambiguity.answers]
+        text, after = before.rstrip(), ""
     explanations = {
         method: explainer.explain(text, method=method, receptive_field=receptive_field)
         for method in METHODS
     }
-    first = explanations["raw"]
-    position = first.position
+    position = explanations["raw"].position
     ids = [
-        _token_at(explainer, text, whole, position, word)
-        for word, whole in zip(ambiguity.answers, filled, strict=True)
+        _answer_token(explainer, text, position, f"{before}{word}{after}", word)
+        for word in ambiguity.answers
     ]
     if len(set(ids)) < len(ids):
         raise OptionError(f"to this model the answers {ambiguity.answers} are the same token")
-    places = [_places(first, referent) for referent in ambiguity.referents]
+    places = [_places(explanations["raw"], referent) for referent in ambiguity.referents]
+    encoded = explainer.adapter.read(text)
+    [logits] = explainer.adapter.run([encoded], [[position]], Options()).logits
+    assert logits is not None  # a language model has a head
+    powers = np.exp(logits[0] - logits[0].max())
     return Resolution(
         ambiguity,
         text,
         position,
-        _probabilities(explainer, text, position, ids),
+        tuple((powers[ids] / powers.sum()).tolist()),
         {
             method: np.stack(
                 [explanation.layer_scores[:, tokens].sum(axis=1) for tokens in places], axis=-1
@@ -171,80 +164,49 @@ def resolve(
     )
 
 
-def _token_at(explainer: Explainer, text: str, filled: str, position: int, word: str) -> int:
-    """Return the token that stands for a word where the pronoun is missing.
+def _answer_token(explainer: Explainer, text: str, position: int, filled: str, answer: str) -> int:
+    """Return the token of an answer at its place in the sentence.
 
-    How a word is written as a token depends on what stands before it, so that the word is put
-    where it belongs and its token read off there.
+    The token of a word depends on what precedes it, so the whole sentence is tokenized.
     """
     given: list[int] = explainer.tokenizer(text)["input_ids"]
     ids: list[int] = explainer.tokenizer(filled)["input_ids"]
-    masked = explainer.task == "masked-lm"
-    place = position if masked else position + 1
-    same = (
-        len(ids) == len(given) and ids[place + 1 :] == given[place + 1 :]
-        if masked
-        else len(ids) >= len(given) + 1
-    )
-    # A tokenizer may end what it is given with a token of its own.
-    alone = masked or len(ids) == len(given) + 1
-    if not (same and alone and ids[:place] == given[:place]):
+    # The answer replaces the mask, or follows the last token.
+    place = position if explainer.task == "masked-lm" else position + 1
+    same = ids[:place] == given[:place] and ids[place + 1 :] == given[position + 1 :]
+    if not same or len(ids) <= place:
         pieces = explainer.tokenizer.tokenize(filled)
         raise OptionError(
-            f"the answer {word!r} is not one token in {filled!r}, which this model reads as "
+            f"the answer {answer!r} is not one token in {filled!r}, whose tokens are "
             f"{', '.join(pieces)}"
         )
-    unknown = getattr(explainer.tokenizer, "unk_token_id", None)
-    if ids[place] == unknown:
-        raise OptionError(f"the answer {word!r} is not in the vocabulary of {explainer.name}")
+    if ids[place] == getattr(explainer.tokenizer, "unk_token_id", None):
+        raise OptionError(f"the answer {answer!r} is not in the vocabulary of {explainer.name}")
     return ids[place]
 
 
 def _places(explanation: Explanation, referent: str) -> list[int]:
-    """Return the tokens of a word of the text."""
-    text = explanation.text
+    """Return the indices of the tokens of a referent."""
     name = re.escape(referent)
-    # Not all that models read has spaces between words.
-    places = [m.start() for m in re.finditer(rf"(?<!\w){name}(?!\w)", text)] or [
-        m.start() for m in re.finditer(name, text)
-    ]
-    if not referent or not places:
+    # Some models read text without spaces between words.
+    found = list(re.finditer(rf"(?<!\w){name}(?!\w)", explanation.text)) or list(
+        re.finditer(name, explanation.text)
+    )
+    if len(found) != 1:
         raise OptionError(
-            f"the referent {referent!r} is not in {text!r}, which is what the model sees"
+            f"the referent {referent!r} occurs {len(found)} times in {explanation.text!r}, the "
+            "model's input; expected once"
         )
-    if len(places) > 1:
-        raise OptionError(
-            f"the referent {referent!r} is in {text!r} {len(places)} times, and which one is meant "
-            "cannot be told; write the sentence so that it is there once"
-        )
-    start = places[0]
-    end = start + len(referent)
-    found = [
+    start, end = found[0].span()
+    tokens = [
         i
         for i, span in enumerate(explanation.spans)
         # The span of a token may begin with the space before it.
         if span is not None and max(span[0], start) < min(span[1], end)
     ]
-    if not found:
-        raise OptionError(f"the tokenizer has no token for the referent {referent!r}")
-    return found
-
-
-def _probabilities(
-    explainer: Explainer, text: str, position: int, ids: Sequence[int]
-) -> tuple[float, ...]:
-    import torch
-
-    inputs = {
-        name: torch.tensor([values], device=explainer.model.device)
-        for name, values in explainer.adapter.read(text).inputs.items()
-    }
-    training = explainer.model.training
-    explainer.model.eval()
-    try:
-        with torch.no_grad():
-            logits = explainer.model(**inputs).logits[0, position]
-    finally:
-        explainer.model.train(training)
-    shares = logits.double().softmax(dim=-1)
-    return tuple(float(shares[index]) for index in ids)
+    if not tokens:
+        raise OptionError(
+            f"no token is known for the referent {referent!r}; expected a fast tokenizer, which "
+            "gives the place of each token in the text"
+        )
+    return tokens

@@ -1,10 +1,10 @@
-"""What the experiments share: the methods, the summary of a measurement, and a printable result."""
+"""What the experiments share: the summary of a measurement, and a result to print and save."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,31 +15,26 @@ from attnflow.formats import without_nan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attnflow.view.tables import Report
-
-__all__ = ["METHODS", "Result", "as_json", "digits", "spread", "summarize"]
-
-METHODS: Final = ("raw", "rollout", "flow")
-"""The methods that the paper compares."""
+__all__ = ["Result", "as_json", "digits", "spread", "summarize"]
 
 
 class Result(NamedTuple):
-    """What an experiment found, ready to be printed or saved.
+    """The result of an experiment, to be printed or saved.
 
     Attributes:
-        data: The numbers, as JSON can hold them; NaN is allowed and becomes null.
-        report: Returns the tables to print; None if there is nothing to print.
+        data: The numbers, for JSON. NaN becomes null.
+        text: Returns the text to print; None if there is nothing to print.
         figure: Returns the figure; None if there is none.
-        texts: Returns further formats of the result, by file ending.
+        texts: By file ending, functions that return the result in further formats.
     """
 
     data: Mapping[str, Any]
-    report: Callable[[], Report] | None = None
+    text: Callable[[], str] | None = None
     figure: Callable[[], Figure] | None = None
     texts: Mapping[str, Callable[[], str]] = {}
 
     def contents(self, endings: list[str]) -> list[str | bytes]:
-        """Return the content of files of these endings, such as ".json" or ".png".
+        """Return the contents of files with these endings, such as ".json" or ".png".
 
         Raises:
             MissingExtraError: If a figure is asked for and matplotlib is not installed.
@@ -64,28 +59,23 @@ def as_json(value: Any) -> str:
     return json.dumps(without_nan(value), ensure_ascii=False, allow_nan=False, indent=1)
 
 
-def summarize(values: NDArray[np.float64], *, samples: int, seed: int) -> Any:
+def summarize(values: NDArray[np.float64]) -> NDArray[Any]:
     """Summarize a measurement over texts.
 
     Args:
         values: The values, of shape (texts, ...). NaN is left out.
-        samples: How many bootstrap samples to draw for the confidence intervals.
-        seed: The seed of the samples.
 
     Returns:
-        Nested lists of the shape of one text's values, with a "mean", a "std" and a "ci" in each
-        place.
+        An array of the shape of one text's values. Each item is a dictionary of the "mean", the
+        "std" and the "ci", a bootstrap interval of 95 %.
     """
     means, stds = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    ends = bootstrap_interval(values, samples=samples, seed=seed)
+    low, high = bootstrap_interval(values)
     cells = np.empty(means.shape, dtype=object)
-    for place in np.ndindex(means.shape):
-        cells[place] = {
-            "mean": float(means[place]),
-            "std": float(stds[place]),
-            "ci": [float(end[place]) for end in ends],
-        }
-    return cells.tolist()
+    for place, mean in np.ndenumerate(means):
+        ci = [float(low[place]), float(high[place])]
+        cells[place] = {"mean": float(mean), "std": float(stds[place]), "ci": ci}
+    return cells
 
 
 def spread(mean: float, std: float) -> str:

@@ -1,19 +1,20 @@
 """Table 3 as the authors' published script computes it, which is not what the paper describes.
 
 The script is compute_corel_distilbert_sst.py of https://github.com/samiraabnar/attention_flow. It
-differs from the text of the paper in this:
+differs from the text of the paper in four ways:
 
-- A token's score is the largest that any position gives it, not the one that CLS gives it.
+- A token's score is its largest score over all positions, not its score at CLS.
 - The gradient is that of the logit of the last class. The script means the label, but the test set
   that it reads has no labels.
-- The embeddings whose gradient is taken pass the embedding layer's positions and normalisation a
-  second time. Their gradient, summed over the dimensions, is therefore 0 up to rounding.
-- Equal numbers get the same whole rank (dense ranks), in a formula that is valid only without ties.
+- The embeddings go through the embedding layer's positions and normalisation a second time. Their
+  gradient, summed over the dimensions, is therefore 0 up to rounding.
+- Ties get the same integer rank (dense ranks), in a formula that is valid only without ties.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,8 +24,9 @@ from attnflow.correlation import spearman
 from attnflow.errors import ModelError
 from attnflow.flow import attention_flow
 from attnflow.graph import AttentionGraph
+from attnflow.options import METHODS
 from attnflow.paper.findings import measured
-from attnflow.paper.result import METHODS, Result, spread, summarize
+from attnflow.paper.result import Result, spread, summarize
 from attnflow.paper.tables import TABLES
 from attnflow.raw import raw_attention
 from attnflow.rollout import attention_rollout
@@ -42,28 +44,24 @@ REFERENCES: Final = {
     "sum": "sum, ties ranked properly",
     "norm": "norm",
 }
-"""What is made of a token's gradient, and the words for it."""
+"""How a token's gradient becomes a number, and how it is described."""
 
 VARIANTS: Final = {"all": "largest of all positions", "cls": "of CLS"}
-"""What a token's score is, and the words for it. The first is the script's."""
+"""Which position's score a token has, and how it is described. The first is the script's."""
 
 
 def as_scripted(
     explainer: Explainer,
     texts: Sequence[str],
     *,
-    samples: int = 2000,
-    seed: int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]:
-    """Measure what the authors' script measures, and what changes if one thing is corrected.
+    """Measure what the authors' script measures, and the effect of correcting each difference.
 
     Args:
         explainer: A classifier with an embedding layer of its own, such as BERT or DistilBERT.
         texts: The texts.
-        samples: How many bootstrap samples to draw for a confidence interval.
-        seed: The seed of the samples.
-        progress: Called with the number of texts done, and the number of all texts.
+        progress: Called with the number of texts done, and the total number of texts.
 
     Returns:
         For each of `VARIANTS` and each of `REFERENCES` the three methods, each a list over the
@@ -72,7 +70,7 @@ def as_scripted(
 
     Raises:
         DataError: If there is no text.
-        ModelError: If the model is not such a classifier.
+        ModelError: If the model is not a classifier with an embedding layer.
         TextError: If a text is empty, or longer than the model accepts.
     """
     embeddings = getattr(explainer.model.base_model, "embeddings", None)
@@ -88,14 +86,10 @@ def as_scripted(
         shares.append(sums / norms)
         return _agreement(graph, sums, norms)
 
-    cells = summarize(measured(texts, measure, progress), samples=samples, seed=seed)
-    result: dict[str, Any] = {
-        variant: {
-            reference: dict(zip(METHODS, methods, strict=True))
-            for reference, methods in zip(REFERENCES, references, strict=True)
-        }
-        for variant, references in zip(VARIANTS, cells, strict=True)
-    }
+    cells = summarize(measured(texts, measure, progress))
+    result: dict[str, Any] = {variant: {} for variant in VARIANTS}
+    for (i, variant), (j, reference) in product(enumerate(VARIANTS), enumerate(REFERENCES)):
+        result[variant][reference] = dict(zip(METHODS, cells[i, j].tolist(), strict=True))
     return {**result, "share": float(np.median(np.concatenate(shares))), "count": len(texts)}
 
 
@@ -105,37 +99,34 @@ def scripted_result(
     """Follow the script, for printing and saving; see `as_scripted`."""
     found = as_scripted(explainer, texts, progress=progress)
 
-    def table(variant: str, reference: str) -> Table:
-        rows = found[variant][reference]
-        layers = [layer for layer in TABLES[3].layers if layer <= len(rows["raw"])]
-        cells = [
-            [
-                method,
-                *(spread(row[layer - 1]["mean"], row[layer - 1]["std"]) for layer in layers),
-            ]
-            for method, row in rows.items()
-        ]
-        title = f"scores: {VARIANTS[variant]}; gradient: {REFERENCES[reference]}"
-        return Table(title, ["", *(f"L{layer}" for layer in layers)], cells)
-
-    def report() -> Report:
-        tables = [table(variant, reference) for variant in VARIANTS for reference in REFERENCES]
+    def text() -> str:
+        depth = len(found["all"]["script"]["raw"])
+        layers = [layer for layer in TABLES[3].layers if layer <= depth]
+        columns = ["", *(f"L{layer}" for layer in layers)]
+        tables = []
+        for variant, reference in product(VARIANTS, REFERENCES):
+            cells = []
+            for method, row in found[variant][reference].items():
+                chosen = [row[layer - 1] for layer in layers]
+                cells.append([method, *(spread(cell["mean"], cell["std"]) for cell in chosen)])
+            title = f"scores: {VARIANTS[variant]}; gradient: {REFERENCES[reference]}"
+            tables.append(Table(title, columns, cells))
         what = "mean Spearman correlation with gradients"
         note = f"The sum is {found['share']:.1e} of the norm of the same gradient: rounding."
-        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [note])
+        return Report(f"{len(texts):,} texts; {what}; {explainer.name}", tables, [note]).plain(100)
 
     def figure() -> Any:
         script = found["all"]["script"]
         curves = {method: [cell["mean"] for cell in row] for method, row in script.items()}
         return correlation_over_layers(curves)[0]
 
-    return Result(found, report, figure)
+    return Result(found, text, figure)
 
 
 def dense_spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """Return what the script calls Spearman's correlation.
 
-    Without ties it is Spearman's correlation. With ties it is not, and may be outside of -1 to 1.
+    It is Spearman's correlation only without ties. With ties it may be outside of -1 to 1.
 
     Args:
         a: Numbers.
@@ -171,7 +162,7 @@ def _read(
         logits = explainer.model(**inputs).logits
         [gradient] = torch.autograd.grad(logits[0, -1], embedded)
     layers = capture(explainer.model, {**inputs, "inputs_embeds": embedded.detach()}).layers
-    # Summed in the precision of the model, as in the script: what remains is its rounding error.
+    # Summed in the precision of the model, as in the script, which leaves its rounding error.
     sums, norms = gradient[0].sum(dim=-1).abs(), gradient[0].norm(dim=-1)
     graph = AttentionGraph([layer[0].numpy() for layer in layers])
     return graph, sums.double().cpu().numpy(), norms.double().cpu().numpy()

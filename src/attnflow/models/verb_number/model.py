@@ -1,7 +1,7 @@
 """The paper's verb-number model: GPT-2 Transformer blocks that see the whole sentence.
 
-Importing this module registers the model with transformers. Then
-`AutoModelForSequenceClassification` and `attnflow.Explainer.from_pretrained` load it by its folder.
+Importing this module registers the model with transformers. `AutoModelForSequenceClassification`
+and `attnflow.Explainer.from_pretrained` then load it from its folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ LABELS = ("VBZ", "VBP")
 
 
 class VerbNumberConfig(GPT2Config):  # type: ignore[misc]
-    """The shape of a `VerbNumberForSequenceClassification`; by default the paper's.
+    """The configuration of a `VerbNumberForSequenceClassification`.
 
-    Six layers, eight heads, 128 dimensions. Every other name is one of GPT-2's configuration.
+    The defaults are the paper's: six layers, eight heads, 128 dimensions. The names are those of
+    GPT-2's configuration.
     """
 
     model_type = "attnflow-verb-number"
@@ -68,7 +69,7 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
         self.drop = nn.Dropout(config.embd_pdrop)
         self.h = nn.ModuleList(GPT2Block(config, layer_idx=i) for i in range(config.n_layer))
         for block in self.h:
-            block.attn.is_causal = False  # sdpa reads this if there is no mask
+            block.attn.is_causal = False  # sdpa uses it when there is no mask
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.score = nn.Linear(config.n_embd, config.num_labels)
         self.post_init()
@@ -88,7 +89,7 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
         inputs_embeds: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """Return the last embeddings of all tokens, of shape (batch, n, dimensions)."""
+        """Return the last layer's embeddings of all tokens, of shape (batch, n, dimensions)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         words = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
@@ -114,14 +115,14 @@ class VerbNumberForSequenceClassification(GPT2PreTrainedModel):  # type: ignore[
         """Classify sentences whose first token is CLS.
 
         Args:
-            input_ids: (batch, n) words.
-            attention_mask: (batch, n), 0 where a sentence is padded.
-            inputs_embeds: (batch, n, dimensions) embeddings instead of `input_ids`.
-            labels: (batch,) classes; then the output has the cross-entropy as its loss.
-            **options: What transformers hands on to the attention function.
+            input_ids: Words, of shape (batch, n).
+            attention_mask: 0 for padding and 1 for words, of shape (batch, n).
+            inputs_embeds: Embeddings instead of `input_ids`, of shape (batch, n, dimensions).
+            labels: Classes, of shape (batch,). With them, the output has the cross-entropy loss.
+            **options: Options that transformers passes to the attention function.
 
         Returns:
-            The logits, (batch, 2), and the loss where there are labels.
+            The logits, of shape (batch, 2), and the loss if labels are given.
         """
         options = {name: value for name, value in options.items() if "output_" not in name}
         hidden = self.encode(input_ids, attention_mask, inputs_embeds, **options)

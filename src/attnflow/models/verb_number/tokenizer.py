@@ -1,4 +1,4 @@
-"""The words that the verb-number model reads: whole words, rare ones as their tag or as UNK."""
+"""The tokenizer of the verb-number model: whole words; rare words are a tag or UNK."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from transformers import PreTrainedTokenizerFast
 __all__ = ["SPECIAL", "TAGS", "build_tokenizer"]
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
-"""The special tokens; their numbers are their places here."""
+"""The special tokens, in the order of their ids."""
 
 _TAGS = """
 ADD AFX CC CD DT EX FW GW HYPH IN JJ JJR JJS LS MD NFP NN NNP NNPS NNS PDT POS PRP PRP$ RB RBR RBS
 RP SYM TO UH VB VBD VBG VBN VBP VBZ WDT WP WP$ WRB XX
 """
 TAGS = frozenset(_TAGS.split())
-"""The part-of-speech tags that stand for rare words in the data: those of the Penn Treebank."""
+"""The Penn Treebank's part-of-speech tags, which stand for rare words in the data."""
 
-# Applied to what stands between spaces. Text from a treebank comes out as it is; in other text a
-# contraction is parted from its word as treebanks do, and punctuation from what it touches.
+# Splits the text between two spaces. Text from a treebank is unchanged. In other text,
+# contractions and punctuation are split from their words, as in treebanks.
 _WORD = "|".join(
     [
         r"-lrb-|-rrb-|-lsb-|-rsb-|``|''|--+|\.\.+|(?:\w\.){2,}",
@@ -37,7 +37,7 @@ _WORD = "|".join(
     ]
 )
 
-# Treebanks write opening and closing quotation marks apart.
+# Treebanks write opening and closing quotation marks differently.
 _QUOTES = (
     Replace(Regex(r'(?<![^\s(\[])["\u201c]'), "``"),
     Replace(Regex(r'["\u201c\u201d]'), "''"),
@@ -53,10 +53,10 @@ def build_tokenizer(sentences: Iterable[str], size: int = 10_000) -> PreTrainedT
 
     Args:
         sentences: The texts whose words are counted.
-        size: How many tokens there are at most, the special ones among them.
+        size: The largest number of tokens, special tokens included.
 
     Returns:
-        The tokenizer. A text becomes CLS and its words; a word that it does not know is UNK.
+        The tokenizer. A text becomes CLS and its words. An unknown word becomes UNK.
 
     Example:
         >>> tokenizer = build_tokenizer(["the keys to the cabinet", "the NNS to the cabinet"])
@@ -72,7 +72,7 @@ def build_tokenizer(sentences: Iterable[str], size: int = 10_000) -> PreTrainedT
         plain = " ".join(word for word in words if word not in TAGS)
         counts.update(word for word, _ in splitting.pre_tokenize_str(plain.lower()))
     kept = sorted(tags)[: max(0, size - len(SPECIAL))]
-    # Equally common words in alphabetical order, independent of the order of the data.
+    # Equally common words are sorted by name, so the order of the data makes no difference.
     common = sorted(counts, key=lambda word: (-counts[word], word))
     words = [*SPECIAL, *kept, *common][:size]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
