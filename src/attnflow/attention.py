@@ -21,8 +21,6 @@ from attnflow.options import OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 
-__all__ = ["TextAttention"]
-
 # The tasks whose answer is that of one position.
 _BY_POSITION: Final = ("masked-lm", "causal-lm")
 # The names that tokens from elsewhere may have.

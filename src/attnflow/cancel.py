@@ -13,8 +13,6 @@ from typing import Any, Final
 from attnflow.checks import invalid, number
 from attnflow.errors import StoppedError
 
-__all__ = ["check_limits", "limited"]
-
 # The limits of the blocks that are being run, the outermost first. Each raises if it is reached.
 _limits: Final[ContextVar[tuple[Callable[[], None], ...]]] = ContextVar(
     "attnflow_limits", default=()

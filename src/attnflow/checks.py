@@ -16,33 +16,6 @@ from numpy.typing import NDArray
 
 from attnflow.errors import AttentionError, GraphSizeError, OptionError
 
-__all__ = [
-    "BFLOAT16_ROW_TOLERANCE",
-    "HEAD_FUSIONS",
-    "ROW_TOLERANCE",
-    "Stack",
-    "available_memory",
-    "check_memory",
-    "choice",
-    "either",
-    "integer",
-    "invalid",
-    "items",
-    "number",
-    "read_layers",
-    "resolve_heads",
-    "resolve_index",
-    "resolve_layer",
-    "resolve_layers",
-    "resolve_padding",
-    "resolve_position",
-    "resolve_positions",
-    "resolve_residual",
-    "string",
-    "strings",
-    "switch",
-]
-
 HEAD_FUSIONS: Final = ("mean", "max", "min", "sum")
 
 # How far the sum of a row of attention may be from 1. Softmax in float32 or float16 stays well

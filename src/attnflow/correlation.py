@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ranks", "spearman"]
-
 
 def ranks(values: Any) -> NDArray[np.float64]:
     """Rank numbers from 1; equal numbers get the mean of their ranks.

@@ -9,8 +9,6 @@ from attnflow.cancel import check_limits
 from attnflow.checks import resolve_layer, resolve_position
 from attnflow.graph import UNIT, as_graph
 
-__all__ = ["Cut", "min_cut"]
-
 
 class Cut(NamedTuple):
     """A minimum cut of the attention graph.

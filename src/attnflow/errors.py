@@ -1,18 +1,5 @@
 """The exceptions a caller may want to catch."""
 
-__all__ = [
-    "AttentionError",
-    "AttnflowError",
-    "DataError",
-    "GraphSizeError",
-    "ImageError",
-    "MissingExtraError",
-    "ModelError",
-    "OptionError",
-    "StoppedError",
-    "TextError",
-]
-
 
 class AttnflowError(Exception):
     """Any error that attnflow raises on purpose."""

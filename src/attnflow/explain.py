@@ -12,8 +12,6 @@ from attnflow.scoring import Scorer, finish
 from attnflow.tokens import Tokens
 from attnflow.trace import Trace
 
-__all__ = ["Answer", "explain_graph"]
-
 
 class Answer(NamedTuple):
     """What a model answered at a position, and what is explained.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Comparison", "Explanation", "Prediction"]
 
 # How a JPEG and a PNG file begin, and how long a picture may be, in bytes.
 PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from attnflow.checks import integer, invalid, items, string, switch
 from attnflow.errors import OptionError
 
-__all__ = ["booleans", "frozen", "numbers", "pair", "read_only", "set_fields", "spans", "thawed"]
-
 
 def set_fields(value: object, **checked: Any) -> None:
     """Set the fields of a frozen dataclass, in its ``__post_init__``."""

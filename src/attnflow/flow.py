@@ -18,8 +18,6 @@ from attnflow.cancel import check_limits
 from attnflow.checks import integer, resolve_layer, resolve_layers, resolve_positions, switch
 from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_units
 
-__all__ = ["attention_flow", "flow_bound", "head_flow", "saturation", "solve_units"]
-
 
 def attention_flow(
     attentions: Any,

@@ -17,8 +17,6 @@ from typing import Any
 from attnflow.errors import OptionError
 from attnflow.io.files import write_whole
 
-__all__ = ["check_path", "endings", "provide", "register", "render", "save", "without_nan"]
-
 _WRITERS: dict[tuple[type, str], Callable[..., Any]] = {}
 _PROVIDERS: list[str] = []
 

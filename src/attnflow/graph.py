@@ -30,16 +30,6 @@ from attnflow.checks import (
 )
 from attnflow.errors import AttentionError, OptionError
 
-__all__ = [
-    "UNIT",
-    "AttentionGraph",
-    "add_residual",
-    "as_graph",
-    "encoder_decoder_graph",
-    "head_capacities",
-    "to_units",
-]
-
 # Flow is computed in multiples of this. float64 represents every multiple up to 8 exactly.
 UNIT: Final = 2.0**-50
 

@@ -16,22 +16,6 @@ from typing import Any, Final, TypeVar
 from attnflow.checks import HEAD_FUSIONS, choice, either, integer, invalid, number
 from attnflow.errors import OptionError
 
-__all__ = [
-    "EDGES",
-    "METHODS",
-    "OPTIONS",
-    "POSITIONS",
-    "UNITS",
-    "Choice",
-    "Integer",
-    "Kind",
-    "Number",
-    "Option",
-    "Options",
-    "Switch",
-    "sign",
-]
-
 METHODS: Final = ("raw", "rollout", "flow")
 EDGES: Final = ("attention", "gradient", "effective", "value_norm")
 POSITIONS: Final = ("auto", "cls", "mask", "last")

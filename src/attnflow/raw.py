@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from attnflow.graph import as_graph
 
-__all__ = ["raw_attention"]
-
 
 def raw_attention(attentions: Any, *, heads: str | int = "mean") -> NDArray[np.float64]:
     """Return the attention weights of each layer, without the residual connection.

@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INTERPOLATIONS", "Area", "resampled"]
-
 INTERPOLATIONS = ("bilinear", "nearest")
 
 Area = tuple[float, float, float, float]

@@ -12,8 +12,6 @@ from attnflow.checks import resolve_index, resolve_layer, resolve_positions
 from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph, as_graph, head_capacities
 
-__all__ = ["attention_rollout", "head_rollout"]
-
 
 def attention_rollout(
     attentions: Any,

@@ -23,18 +23,6 @@ from attnflow.rollout import attention_rollout
 from attnflow.tokens import Tokens, summed
 from attnflow.uniform import uniform_graph
 
-__all__ = [
-    "Batch",
-    "Finished",
-    "Scored",
-    "Scorer",
-    "finish",
-    "gradient_rows",
-    "mask_of",
-    "settled",
-    "shares",
-]
-
 # From this share of saturated tokens on, flow hardly depends on the position.
 SATURATED: Final = 0.95
 # A token with more than this share of the scores, and most of the attention, is named as a sink.

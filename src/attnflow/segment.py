@@ -7,8 +7,6 @@ follows Unicode's annex 29 as far as grouping tokens needs it.
 import re
 import unicodedata
 
-__all__ = ["clusters", "sentences", "words"]
-
 _ZERO_WIDTH_SPACE = "\u200b"
 _ZERO_WIDTH_JOINER = "\u200d"
 # Letters that are written as part of the letter before, although Unicode does not call them marks:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from attnflow.checks import choice
 from attnflow.segment import clusters, sentences, words
 
-__all__ = ["Span", "Tokens", "summed"]
-
 Span = tuple[int, int]
 """The start and end of a piece of a text, counted in characters."""
 

@@ -22,8 +22,6 @@ from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph
 from attnflow.uniform import layered_graph, sides, uniform_graph
 
-__all__ = ["MOST_HEAD_WEIGHTS", "MOST_WEIGHTS", "Trace"]
-
 # A page with more weights loads slowly: 12 layers of 591 tokens.
 MOST_WEIGHTS: Final = 2**22
 MOST_HEAD_WEIGHTS: Final = 2**22

@@ -5,8 +5,6 @@ from numpy.typing import NDArray
 
 from attnflow.graph import AttentionGraph, encoder_decoder_graph
 
-__all__ = ["layered_graph", "sides", "uniform_graph"]
-
 
 def uniform_graph(
     mask: NDArray[np.bool_],

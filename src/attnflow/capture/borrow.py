@@ -9,8 +9,6 @@ from weakref import WeakValueDictionary
 import torch
 from transformers import PretrainedConfig
 
-__all__ = ["borrowed", "configs_of"]
-
 # What transformers calls itself where it hooks into a model to record outputs, and how it remembers
 # that it did.
 _RECORDER: Final = "transformers.utils.output_capturing"

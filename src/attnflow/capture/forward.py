@@ -16,20 +16,6 @@ from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watch
 from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
 from attnflow.errors import AttentionError, OptionError
 
-__all__ = [
-    "Captured",
-    "capture",
-    "check_options",
-    "check_score",
-    "detached",
-    "input_size",
-    "is_encoder_decoder",
-    "ordinary",
-    "run_recorded",
-    "takes_part",
-    "weigh_by_gradient",
-]
-
 
 class Captured(NamedTuple):
     """What a forward pass gave.

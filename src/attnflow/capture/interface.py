@@ -16,15 +16,6 @@ from transformers.masking_utils import eager_mask
 from attnflow.capture.recording import Recording
 from attnflow.errors import AttentionError
 
-__all__ = [
-    "NAME",
-    "RECORDING",
-    "Recorder",
-    "generic_attention",
-    "recorded_attention",
-    "with_gradient",
-]
-
 # The name of the attention implementation. It says nothing of "sdpa", "flash" or "flex", parts of a
 # name that transformers gives a meaning to.
 NAME: Final = "attnflow_capture"

@@ -22,8 +22,6 @@ from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
 
-__all__ = ["CapturedPair", "capture_pair"]
-
 
 class CapturedPair(NamedTuple):
     """What a forward pass of an encoder-decoder gave, for n source and m target positions.

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from transformers.utils import logging
 
-__all__ = ["quiet"]
-
 
 @contextmanager
 def quiet() -> Iterator[None]:

@@ -9,8 +9,6 @@ import torch
 from attnflow.checks import BFLOAT16_ROW_TOLERANCE, ROW_TOLERANCE, resolve_index
 from attnflow.errors import AttentionError
 
-__all__ = ["Recording", "fuse_heads"]
-
 
 @dataclass(eq=False)
 class Recording:

@@ -24,8 +24,6 @@ from attnflow.edges.effective import effective_rows
 from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError
 
-__all__ = ["EDGES", "EdgeRecording", "OwnEdgeRecording", "Watcher", "watched"]
-
 EDGES: Final = ("attention", "effective", "value_norm")
 
 

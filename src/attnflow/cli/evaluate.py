@@ -26,7 +26,6 @@ from attnflow.paper.data import verb_number
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["add_parser", "run"]
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """The endings of the names of images."""

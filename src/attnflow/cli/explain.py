@@ -32,7 +32,6 @@ from attnflow.options import OPTIONS
 if TYPE_CHECKING:
     from attnflow.dataset import TextAttention
 
-__all__ = ["add_parser", "run"]
 
 # What has no meaning without a model.
 _NEEDS_MODEL = {

@@ -13,20 +13,6 @@ from attnflow.models import Explainer
 from attnflow.models.load import TASKS
 from attnflow.options import OPTIONS, Option, Switch
 
-__all__ = [
-    "add_command",
-    "add_engine",
-    "add_loading",
-    "add_model",
-    "add_option",
-    "add_options",
-    "given_options",
-    "index_or_name",
-    "load",
-    "shipped",
-    "with_flags",
-]
-
 
 def add_command(subparsers: Any, name: str, text: str | None) -> argparse.ArgumentParser:
     """Add a command, described by the docstring of its module.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from attnflow.models import Explainer
     from attnflow.paper.loop import Status
 
-__all__ = ["add_parser", "run"]
 
 EPILOG = """\
 examples:

@@ -30,7 +30,6 @@ from attnflow.options import OPTIONS
 if TYPE_CHECKING:
     from attnflow.dataset import Progress as State
 
-__all__ = ["add_parser", "run"]
 
 # The options of `attnflow.dataset.run` that the command line passes on as they are.
 PASSED_ON = (

@@ -25,8 +25,6 @@ from attnflow.cli import options
 from attnflow.errors import MissingExtraError
 from attnflow.serve import Limits, listen, serve
 
-__all__ = ["add_parser", "run"]
-
 # The flag of each limit, the limit, the unit and the help.
 LIMITS = (
     ("--max-characters", "characters", "N", "maximum number of characters of a text"),

@@ -25,8 +25,6 @@ from attnflow.explanation import Explanation
 from attnflow.formats import check_path
 from attnflow.io.files import write_whole
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its options.

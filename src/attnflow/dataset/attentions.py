@@ -34,16 +34,6 @@ from attnflow.models.adapter import Encoded
 from attnflow.models.text import TextAdapter
 from attnflow.scoring import mask_of
 
-__all__ = [
-    "DTYPES",
-    "Attentions",
-    "Kept",
-    "attentions_file",
-    "keep_attention",
-    "load_attentions",
-    "require_safetensors",
-]
-
 FORMAT: Final = "attnflow.attentions"
 VERSION: Final = 1
 DTYPES: Final = ("float16", "float32")

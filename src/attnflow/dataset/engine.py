@@ -11,8 +11,6 @@ from attnflow.dataset.local import local_map
 from attnflow.errors import OptionError
 from attnflow.models import Explainer
 
-__all__ = ["ENGINES", "Map", "check_explainer", "opened"]
-
 ENGINES: Final = ("local", "ray")
 
 Map: TypeAlias = Callable[

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from attnflow.models import Explainer
 
-__all__ = ["attempt", "cpus", "environment", "local_map"]
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")

@@ -30,7 +30,6 @@ from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionE
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["Cluster", "joined", "ray_map"]
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")

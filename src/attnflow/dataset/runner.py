@@ -30,8 +30,6 @@ from attnflow.io.records import require_pyarrow
 from attnflow.models import Explainer
 from attnflow.version import __version__
 
-__all__ = ["Progress", "Result", "run"]
-
 SHARD_ROWS: Final = 512
 MEMORY: Final = 512
 

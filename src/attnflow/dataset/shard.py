@@ -30,8 +30,6 @@ from attnflow.options import OPTIONS, Options
 from attnflow.scoring import Scored, finish
 from attnflow.tokens import Tokens
 
-__all__ = ["Found", "Plan", "Shard", "check_options", "make_shard"]
-
 # A batch may take one part in this many of the memory. The batch before it is being scored at the
 # same time, and the rows and results of the shard need memory too.
 _SHARE_OF_A_BATCH: Final = 3
@@ -366,12 +364,17 @@ def _check_room(explainer: Explainer, lengths: list[int], plan: Plan) -> None:
         )
 
 
+def batch_positions(explainer: Explainer) -> int:
+    """Return how many positions, padded ones included, go through a model together."""
+    on_cpu = explainer.model.device.type == "cpu"
+    return _CPU_POSITIONS if on_cpu else BATCH_POSITIONS
+
+
 def _batches(
     explainer: Explainer, items: list[_Item], bytes_of: Callable[[int], int], plan: Plan
 ) -> Iterator[list[_Item]]:
     """Yield texts that run together: of similar length, shortest first."""
-    on_cpu = explainer.model.device.type == "cpu"
-    positions = _CPU_POSITIONS if on_cpu else BATCH_POSITIONS
+    positions = batch_positions(explainer)
     memory = plan.memory // _SHARE_OF_A_BATCH
     batch: list[_Item] = []
     for item in sorted(items, key=lambda item: (len(item.text.tokens), item.number)):

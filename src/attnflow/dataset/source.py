@@ -24,8 +24,6 @@ from attnflow.io.records import (
     require_column,
 )
 
-__all__ = ["Column", "Row", "Source"]
-
 # How many rows decide the types of columns, if the source has none.
 _FIRST_ROWS: Final = 1000
 _INT64: Final = range(-(2**63), 2**63)

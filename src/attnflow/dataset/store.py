@@ -24,16 +24,6 @@ from attnflow.errors import DataError, OptionError
 from attnflow.io.files import remove_temporary, sync_folder, temporary_files, write_whole
 from attnflow.io.journal import difference, lock
 
-__all__ = [
-    "FOLDERS",
-    "MANIFEST",
-    "Finished",
-    "Store",
-    "digest",
-    "file_digest",
-    "read_finished",
-]
-
 FORMAT: Final = "attnflow.dataset"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"

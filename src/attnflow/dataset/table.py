@@ -11,7 +11,6 @@ from attnflow.dataset.source import Column, Row
 if TYPE_CHECKING:
     from attnflow.dataset.shard import Found, Plan
 
-__all__ = ["RESULTS", "data_file", "errors_file", "name_in_output", "row_id"]
 
 Value = Callable[[Row, "Found", "Plan"], Any]
 

@@ -9,8 +9,6 @@ left null space of T. Effective attention is W without it.
 
 import torch
 
-__all__ = ["effective_attention", "effective_rows"]
-
 
 def effective_attention(
     weights: torch.Tensor, values: torch.Tensor, projection: torch.Tensor

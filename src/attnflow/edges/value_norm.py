@@ -6,8 +6,6 @@ Vector Norms", EMNLP 2020. A large weight on a short vector moves little.
 
 import torch
 
-__all__ = ["value_norms"]
-
 
 def value_norms(
     weights: torch.Tensor,

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
 
-__all__ = ["BASELINES", "IMAGE_BASELINES", "baseline_scores", "every_baseline"]
-
 BASELINES: Final = ("random", "position", "position_reversed", "frequency")
 """The baselines of the tokens of a text."""
 

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COMPARISONS",
-    "FAITHFULNESS",
-    "MEASURES",
-    "EvaluatedText",
-    "Evaluation",
-    "Skipped",
-    "read_only",
-]
 
 FORMAT = "attnflow.evaluation"
 VERSION = 1

@@ -20,8 +20,6 @@ from attnflow.fields import numbers
 from attnflow.importance.answer import Answer, answers, ask, read
 from attnflow.models.adapter import Reading
 
-__all__ = ["FRACTIONS", "Faithfulness", "faithfulness"]
-
 FRACTIONS: Final = (0.1, 0.2, 0.3, 0.5)
 
 # Equal texts run once. They are looked for among this many changed texts.

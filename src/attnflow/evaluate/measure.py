@@ -19,8 +19,6 @@ from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores
 from attnflow.options import Options
 
-__all__ = ["Plan", "agreement", "measure", "reference_values"]
-
 
 class Plan(NamedTuple):
     """What is measured of every text: options of `attnflow.evaluate.evaluate`, checked.

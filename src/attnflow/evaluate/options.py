@@ -8,16 +8,6 @@ from typing import Any, Final, TypeVar
 from attnflow.checks import choice, integer, invalid, items, number
 from attnflow.errors import OptionError
 
-__all__ = [
-    "TASKS",
-    "check_replacement",
-    "check_task",
-    "choose",
-    "choose_baselines",
-    "statistics_options",
-    "token_counts",
-]
-
 TASKS: Final = ("classification", "masked-lm", "causal-lm", "seq2seq-lm", "image-classification")
 """The tasks of models that references can be computed for."""
 

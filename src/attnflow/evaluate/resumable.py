@@ -16,7 +16,6 @@ from attnflow.version import __version__
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["Resumable"]
 
 FORMAT = {"format": "attnflow.evaluation-store", "version": 1, "attnflow": __version__}
 FILE_NAME = "evaluation.jsonl"

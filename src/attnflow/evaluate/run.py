@@ -33,8 +33,6 @@ from attnflow.io.journal import digest_of
 from attnflow.models import Explainer
 from attnflow.options import EDGES, METHODS
 
-__all__ = ["Run", "evaluate"]
-
 ROUNDING_NOTE = (
     "input_gradient is rounding error on this model, and correlations with it mean nothing: layer "
     "normalisation makes the sum of a token's gradient 0. Use gradient_norm or gradient_x_input "

@@ -17,15 +17,6 @@ from numpy.typing import NDArray
 from attnflow.checks import integer, number
 from attnflow.errors import OptionError
 
-__all__ = [
-    "Differences",
-    "Means",
-    "bootstrap_interval",
-    "defined_mean",
-    "holm",
-    "sign_flip_test",
-]
-
 # Resamples are drawn in blocks of about this many numbers, to bound the memory.
 _BLOCK = 4_000_000
 

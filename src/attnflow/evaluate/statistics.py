@@ -19,7 +19,6 @@ from attnflow.evaluate.significance import Differences, Means, holm
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MEASURES", "Statistics", "TokenMean"]
 
 FORMAT: Final = "attnflow.statistics"
 VERSION: Final = 1

@@ -41,8 +41,6 @@ from attnflow.models.adapter import Encoded
 from attnflow.options import OPTIONS
 from attnflow.tokens import summed
 
-__all__ = ["StoredRun", "evaluate_stored"]
-
 # How many texts are measured and stored together.
 SLICE: Final = 32
 # How many of the tokens with the highest mean scores are reported. Rarer tokens are left out.

@@ -18,17 +18,6 @@ from attnflow.errors import ModelError, OptionError
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Question, Reading
 
-__all__ = [
-    "Answer",
-    "answers",
-    "ask",
-    "batches",
-    "check_batch_size",
-    "log_odds",
-    "read",
-    "run",
-]
-
 Key = TypeVar("Key")
 
 # So many logits are computed at once where a model computes those of every position: 128 MB of

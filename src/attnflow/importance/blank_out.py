@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from attnflow.importance.answer import answers, ask, check_batch_size, read
 from attnflow.models.adapter import Reading
 
-__all__ = ["blank_out"]
-
 
 def blank_out(
     explainer: Any,

@@ -21,8 +21,6 @@ from attnflow.importance.answer import batches, check_batch_size, log_odds, read
 from attnflow.models import Explainer
 from attnflow.models.adapter import Reading
 
-__all__ = ["gradient_norm", "gradient_x_input", "input_gradient"]
-
 # A backward pass keeps the activations of every layer, so fewer positions run together.
 GRADIENT_POSITIONS: Final = 512
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["remove_temporary", "replacing", "sync_folder", "temporary_files", "write_whole"]
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[str]:

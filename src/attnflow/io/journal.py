@@ -20,8 +20,6 @@ from typing import IO, Any, BinaryIO
 from attnflow.errors import DataError, OptionError
 from attnflow.io.files import write_whole
 
-__all__ = ["Journal", "difference", "digest_of", "lock", "locked", "make_once", "stamps"]
-
 
 def lock(file: IO[bytes], what: str) -> None:
     """Keep other processes from writing for as long as a file is open.

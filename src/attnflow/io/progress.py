@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
-__all__ = ["Progress", "track"]
-
 Item = TypeVar("Item")
 
 

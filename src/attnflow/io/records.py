@@ -29,29 +29,6 @@ from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
 
-__all__ = [
-    "ENDINGS",
-    "FORMATS",
-    "CutOffError",
-    "Labelled",
-    "Layout",
-    "Record",
-    "Text",
-    "check_limit",
-    "check_names",
-    "find_text_column",
-    "format_of",
-    "has_surrogates",
-    "label_of",
-    "open_parquet",
-    "read_examples",
-    "read_records",
-    "read_texts",
-    "require_column",
-    "require_pyarrow",
-    "text_of",
-]
-
 FORMATS: Final = ("auto", "text", "csv", "tsv", "jsonl", "parquet")
 
 ENDINGS: Final = {

@@ -24,21 +24,6 @@ from attnflow.options import Options
 from attnflow.scoring import Batch
 from attnflow.tokens import Tokens
 
-__all__ = [
-    "BATCH_POSITIONS",
-    "Adapter",
-    "Encoded",
-    "Loader",
-    "Question",
-    "Ran",
-    "Reading",
-    "class_target",
-    "grouped",
-    "predict",
-    "smallest",
-    "token_target",
-]
-
 # Inputs of a batch run together. This many positions keep a processor busy without holding much
 # more attention than one long text would.
 BATCH_POSITIONS: Final = 4096

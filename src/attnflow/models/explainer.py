@@ -25,8 +25,6 @@ from attnflow.options import METHODS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 
-__all__ = ["Explainer", "LayerScores"]
-
 # The traces of a list of texts may take this much memory together, in bytes.
 MOST_TRACES: Final = 2**28
 

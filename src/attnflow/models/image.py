@@ -39,15 +39,6 @@ from attnflow.options import Options
 from attnflow.resample import Area
 from attnflow.tokens import Tokens
 
-__all__ = [
-    "ImageAdapter",
-    "Layout",
-    "Picture",
-    "list_images",
-    "load_image_processor",
-    "token_layout",
-]
-
 # How the names of classes end that classify images.
 CLASSIFIERS: Final = ("ForImageClassification", "ForImageClassificationWithTeacher")
 

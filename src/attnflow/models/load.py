@@ -14,8 +14,6 @@ from attnflow.models.pair import PairAdapter
 from attnflow.models.sound import SoundAdapter
 from attnflow.models.text import TextAdapter
 
-__all__ = ["ADAPTERS", "TASKS", "adapter_for", "load"]
-
 ADAPTERS: Final[tuple[type[Adapter], ...]] = (SoundAdapter, PairAdapter, ImageAdapter, TextAdapter)
 """The kinds of input. The first one that fits a model is its own."""
 

@@ -33,8 +33,6 @@ from attnflow.options import Options
 from attnflow.scoring import gradient_rows, shares
 from attnflow.tokens import Span, Tokens
 
-__all__ = ["PairAdapter"]
-
 # What stands between the source and the target where both are shown as one text.
 ARROW: Final = " → "
 

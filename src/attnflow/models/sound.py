@@ -23,8 +23,6 @@ from attnflow.models.pair import PairAdapter
 from attnflow.options import Options
 from attnflow.tokens import Tokens
 
-__all__ = ["Listener", "SoundAdapter", "listener", "stretches"]
-
 # How long a stretch is, in seconds, as nearly as whole positions allow. A spoken word takes about a
 # quarter of a second, and a phoneme a tenth.
 STRETCH: Final = 0.1

@@ -17,8 +17,6 @@ from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
 from attnflow.tokens import Span, Tokens
 
-__all__ = ["TextAdapter", "fused_graph", "padded", "placed"]
-
 # The tasks, the endings of the model classes made for them, and the classes that load them.
 TASKS: Final = {
     "classification": (("ForSequenceClassification",), "AutoModelForSequenceClassification"),

@@ -12,8 +12,6 @@ from attnflow.errors import DataError, ModelError
 from attnflow.paper.corpus import Corpus, batches, encode, padded, parts
 from attnflow.paper.data import Agreement
 
-__all__ = ["accuracy", "measure"]
-
 _BATCH_TOKENS = 8192
 _PART = 10_000
 

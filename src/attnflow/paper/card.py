@@ -10,8 +10,6 @@ from typing import Any
 from attnflow.paper.recipe import Recipe
 from attnflow.view import theme
 
-__all__ = ["attractors_text", "card", "picture"]
-
 
 def picture(report: dict[str, Any]) -> bytes:
     """Draw the accuracy after each epoch.

@@ -15,7 +15,6 @@ from attnflow.paper.data import Agreement
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Corpus", "batches", "encode", "padded", "parts"]
 
 Item = TypeVar("Item")
 

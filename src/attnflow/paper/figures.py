@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from attnflow.models import Explainer
 
-__all__ = ["SENTENCES", "Drawing", "Sentence", "figure1", "figure2", "figure3", "figure4"]
 
 # The width of the text on a page with two columns, in inches.
 PAGE: Final = 7.0

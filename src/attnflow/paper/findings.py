@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
     from attnflow.models import Explainer
 
-__all__ = [
-    "attention_of",
-    "heads",
-    "heads_result",
-    "measured",
-    "saturation_by_layer",
-    "saturation_result",
-]
 
 Progress = Callable[[int, int], object]
 

@@ -30,8 +30,6 @@ from attnflow.paper.accuracy import measure
 from attnflow.paper.corpus import Corpus, batches
 from attnflow.paper.recipe import FineTuning, Recipe
 
-__all__ = ["STATE", "Status", "Training", "check_folder"]
-
 REPORT = "training.json"
 """The report in the folder of a trained model. It is written last."""
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnflow.explanation import Explanation
     from attnflow.models import Explainer
 
-__all__ = ["EXAMPLES", "MASK", "Ambiguity", "Resolution", "resolve"]
 
 MASK: Final = "MASK"
 """The place of the missing pronoun in the text of an `Ambiguity`."""

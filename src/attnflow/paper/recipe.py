@@ -12,8 +12,6 @@ from typing import Any
 from attnflow.checks import integer, number
 from attnflow.errors import OptionError
 
-__all__ = ["FineTuning", "Recipe"]
-
 
 def _option(default: Any, help: str, **limits: float) -> Any:
     """Return a field. Its limits are arguments of `integer` or `number` in `attnflow.checks`."""

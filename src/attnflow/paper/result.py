@@ -15,8 +15,6 @@ from attnflow.formats import without_nan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Result", "as_json", "digits", "spread", "summarize"]
-
 
 class Result(NamedTuple):
     """The result of an experiment, to be printed or saved.

@@ -37,7 +37,6 @@ from attnflow.view.tables import Report, Table
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["as_scripted", "dense_spearman", "scripted_result"]
 
 REFERENCES: Final = {
     "script": "sum, as in the script",

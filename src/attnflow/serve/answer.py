@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["FAILED", "KINDS", "Answer", "Kind", "Refused"]
-
 FAILED: Final = "the server failed; its terminal shows the traceback"
 
 

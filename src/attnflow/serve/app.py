@@ -28,7 +28,6 @@ from attnflow.view.page import script, style
 if TYPE_CHECKING:
     from attnflow.serve.messages import Model
 
-__all__ = ["Service"]
 
 # What happens to a job.
 Events = asyncio.Queue[Stage | Answer]

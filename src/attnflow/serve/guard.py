@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from attnflow.serve.answer import Refused
 
-__all__ = ["HEADERS", "Hosts", "check", "digest"]
-
 # What needs no token: the page itself, which is the same for everybody and shows nothing until it
 # has the token, the description of the interface, and whether the server is up.
 OPEN: Final = ("/", "/page.js", "/page.css", "/docs", "/openapi.json", "/healthz")

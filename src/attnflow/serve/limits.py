@@ -4,8 +4,6 @@ from dataclasses import dataclass, fields
 
 from attnflow.checks import integer, number
 
-__all__ = ["Limits"]
-
 
 @dataclass(frozen=True)
 class Limits:

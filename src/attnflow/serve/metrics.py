@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Metrics"]
-
 # The upper bounds of the histogram's buckets, in seconds.
 BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
 OUTCOMES: Final = ("done", "refused", "stopped", "failed")

@@ -17,8 +17,6 @@ from attnflow.serve.limits import Limits
 from attnflow.serve.question import question_type
 from attnflow.version import __version__
 
-__all__ = ["docs_page", "openapi", "read_file"]
-
 
 def openapi(limits: Limits | None = None, *, token: bool = False) -> dict[str, Any]:
     """Return the description of the interface.

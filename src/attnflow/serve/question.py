@@ -9,8 +9,6 @@ from attnflow.options import OPTIONS, Option, Options
 from attnflow.serve.answer import Refused
 from attnflow.serve.limits import Limits
 
-__all__ = ["Question", "question_type", "read_question"]
-
 
 class Question(NamedTuple):
     """What to explain, and how.

@@ -11,8 +11,6 @@ from attnflow.serve.answer import Refused
 from attnflow.serve.limits import Limits
 from attnflow.serve.question import Question
 
-__all__ = ["FairQueue", "Job"]
-
 
 @dataclass(eq=False)
 class Job:

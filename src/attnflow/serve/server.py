@@ -29,7 +29,6 @@ from attnflow.serve.worker import Worker, read_model
 if TYPE_CHECKING:
     from attnflow.models import Explainer
 
-__all__ = ["check_token", "listen", "serve"]
 
 # A server that is stopping ends when there has been no request for this many seconds. Whoever asks
 # in the meantime is told why and not cut off.

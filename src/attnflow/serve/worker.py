@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from attnflow.models import Explainer
     from attnflow.serve.messages import Model
 
-__all__ = ["Stage", "Worker", "read_model", "too_late"]
 
 # What the texts of a question are called.
 NAMES: Final = ("the text", "the text that it is compared with")

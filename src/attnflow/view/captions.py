@@ -7,22 +7,6 @@ from typing import Any
 from attnflow.explanation import Explanation
 from attnflow.view.pieces import labels
 
-__all__ = [
-    "METHOD_NAMES",
-    "answers",
-    "counted",
-    "format_score",
-    "has_all_tokens",
-    "headline",
-    "mean_and_interval",
-    "model_name",
-    "p_value",
-    "reading",
-    "signed",
-    "spaced",
-    "title",
-]
-
 METHOD_NAMES = {
     "raw": "Raw attention",
     "rollout": "Attention rollout",

@@ -16,8 +16,6 @@ from html import escape
 from string import Template
 from typing import Any
 
-__all__ = ["asset", "data_element", "direction", "document", "inlined", "start"]
-
 _IMPORT = re.compile(r'^import\s[^;]*?from "([^"]+)";\n', re.MULTILINE)
 
 

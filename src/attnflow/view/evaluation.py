@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["DIFFERENCES", "panels", "plot", "report", "skipped_notes", "statistics_notes"]
 
 DIFFERENCES = "Differences, and p of a sign-flip test after Holm's correction"
 

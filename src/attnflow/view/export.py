@@ -10,17 +10,6 @@ from attnflow.errors import MissingExtraError
 from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 
-__all__ = [
-    "csv_text",
-    "evaluation_csv",
-    "evaluation_frame",
-    "explanation_csv",
-    "explanation_frame",
-    "explanation_json",
-    "json_text",
-    "statistics_csv",
-]
-
 
 def explanation_json(explanation: Explanation) -> str:
     """Return an explanation, its trace included, as `Explanation.load` reads it.

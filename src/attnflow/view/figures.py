@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "add_colour_bar",
-    "attention_graph",
-    "comparison",
-    "correlation_over_layers",
-    "heat_map",
-    "image_overlay",
-    "layer_map",
-    "token_bars",
-    "traced",
-]
 
 # The room in points that each upright label needs.
 LABEL_ROOM: Final = 10.5

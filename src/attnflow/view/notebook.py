@@ -14,8 +14,6 @@ from attnflow.view.text import escaped
 if TYPE_CHECKING:
     from attnflow.view.widget import Widget
 
-__all__ = ["inline_html", "mimebundle", "show", "widget"]
-
 
 def show(explanation: Explanation, file: TextIO | None = None) -> None:
     """Print an explanation; a notebook displays it instead if no stream is given.

@@ -8,8 +8,6 @@ from attnflow.explanation import Explanation
 from attnflow.segment import clusters
 from attnflow.tokens import Span, Tokens
 
-__all__ = ["Piece", "labels", "pieces", "shades"]
-
 
 class Piece(NamedTuple):
     """A part of a text as a view shows it.

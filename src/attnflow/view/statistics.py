@@ -12,8 +12,6 @@ from attnflow.view.text import visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "report"]
-
 
 def report(statistics: Statistics) -> Report:
     """Return statistics as tables.

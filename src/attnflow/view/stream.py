@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ACCENT", "console_for", "encoding_of", "width_of"]
 
 ACCENT = "#3b9bdc"
 """The colour of what stands out on a terminal."""

@@ -12,7 +12,6 @@ from attnflow.view.text import transliterated
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-__all__ = ["STRONG", "Cell", "Report", "Table"]
 
 STRONG = f"bold {ACCENT}"
 """The style of a cell that stands out."""

@@ -17,7 +17,6 @@ from attnflow.view.text import cells, encodable, shorten, visible, wrap
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["colours", "render", "render_plain", "show"]
 
 BARS = 8
 """How many of the highest tokens get a bar."""

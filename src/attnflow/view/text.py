@@ -11,8 +11,6 @@ from html import escape
 
 from attnflow.segment import clusters
 
-__all__ = ["cells", "encodable", "escaped", "shorten", "transliterated", "visible", "wrap"]
-
 # These change the direction of everything that follows on the line.
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 

@@ -20,27 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ENDINGS",
-    "STYLES",
-    "Style",
-    "annotate",
-    "axes_of",
-    "content",
-    "dress",
-    "families",
-    "label",
-    "new_figure",
-    "points",
-    "put_text",
-    "readable",
-    "require",
-    "scale",
-    "set_ticks",
-    "set_title",
-    "settle",
-    "style_of",
-]
 
 ENDINGS: Final = (".png", ".svg", ".pdf")
 

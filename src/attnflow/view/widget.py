@@ -26,7 +26,6 @@ except ImportError as error:
         'a widget needs anywidget; run: pip install "attnflow[view]"'
     ) from error
 
-__all__ = ["ChoiceError", "Widget"]
 
 # A notebook has less room than a window.
 COMPACT = """

@@ -13,8 +13,6 @@ from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["SPECIAL", "TAGS", "build_tokenizer"]
-
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
 """The special tokens, in the order of their ids."""
 
