@@ -8,7 +8,7 @@ last bit, equals the capacity of a minimum cut, and does not depend on the numbe
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,11 @@ from attnflow._maxflow import flow as solve_flow
 from attnflow.cancel import check_limits
 from attnflow.checks import integer, resolve_layer, resolve_layers, resolve_positions, switch
 from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_units
+
+# A flow is saturated if it is this many units below its bound, or fewer. Weights that are equal may
+# differ by a unit, because a row of them does not divide into equal units. Sums of them, and so two
+# cuts that are equal in real numbers, differ by a few units. 32 units are 2.8e-14.
+_TIE: Final = 32
 
 
 def attention_flow(
@@ -153,7 +158,7 @@ def saturation(
 
     Returns:
         Array of shape (L,): for each layer the share of (position, token) pairs whose flow equals
-        min(out(s), in(t)), compared as integers. Padded positions and tokens are not counted.
+        min(out(s), in(t)), within 3e-14. Padded positions and tokens are not counted.
 
     Raises:
         OptionError: If `positions` is not valid, or if `attentions` is a graph that was built with
@@ -173,8 +178,19 @@ def saturation(
         graph.units, np.arange(1, graph.layers + 1), sources, kept, _resolve_threads(None)
     )
     bound = _bound_in_units(graph, sources, kept)
-    share: NDArray[np.float64] = (flow == bound).mean(axis=(1, 2))
+    share: NDArray[np.float64] = (flow >= bound - _TIE).mean(axis=(1, 2))
     return share
+
+
+def is_saturated(flow: NDArray[np.float64], bound: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return whether flows are as large as their bounds, as `saturation` counts them.
+
+    Example:
+        >>> is_saturated(np.array([0.5, 0.25]), np.array([0.5, 0.5])).tolist()
+        [True, False]
+    """
+    result: NDArray[np.bool_] = flow >= bound - _TIE * UNIT
+    return result
 
 
 def flow_bound(graph: AttentionGraph, positions: Sequence[int]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attnflow.correlation import spearman
 from attnflow.errors import DataError
 from attnflow.evaluate.significance import holm, sign_flip_test
-from attnflow.flow import attention_flow, flow_bound, head_flow
+from attnflow.flow import attention_flow, flow_bound, head_flow, is_saturated
 from attnflow.graph import AttentionGraph
 from attnflow.options import METHODS, Options
 from attnflow.paper.result import Result, digits, summarize
@@ -265,7 +265,7 @@ def _saturation(graph: AttentionGraph, position: int) -> NDArray[np.float64]:
     flow = attention_flow(graph)
     bound = flow_bound(graph, list(range(graph.tokens)))
     reached = flow > 0
-    saturated = (flow == bound) & reached
+    saturated = is_saturated(flow, bound) & reached
     # For each layer and token, over the positions that see the token.
     flows = np.ma.masked_where(~reached, flow)
     spread = flows.std(axis=1) / flows.mean(axis=1)
