@@ -224,6 +224,7 @@ def test_an_answer_that_is_off_by_one_unit_is_found_and_shown(monkeypatch, tmp_p
     assert main(["show", str(output)]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_solver_over_its_budget_is_stopped_and_not_tried_on_larger_graphs(
     monkeypatch, tmp_path, capsys
 ):
@@ -275,6 +276,7 @@ def test_a_function_that_fails_in_a_fresh_process_says_how():
 # Interrupting and resuming
 
 
+@pytest.mark.exhaustive
 def test_resume_measures_only_what_is_missing(monkeypatch, tmp_path, capsys):
     with_solvers(monkeypatch, ortools=OrTools)
     output = tmp_path / "run.json"
@@ -334,6 +336,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_saves_and_shows_what_was_measured(tmp_path):
     output = tmp_path / "run.json"
     process = subprocess.Popen(

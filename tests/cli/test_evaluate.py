@@ -154,6 +154,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model, tmp_path, capsys):
     data, store = tmp_path / "texts.txt", tmp_path / "run.jsonl"
     data.write_text("\n".join(TEXTS) + "\n")

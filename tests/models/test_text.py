@@ -448,6 +448,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_leaves_what_is_done_so_far(saved, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("the keys to the cabinet are on a table\n" * 20_000)

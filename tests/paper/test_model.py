@@ -91,6 +91,7 @@ def test_the_loss_is_the_cross_entropy(model):
     torch.testing.assert_close(output.loss, -chosen.mean())
 
 
+@pytest.mark.exhaustive
 def test_a_saved_model_loads_as_any_other_in_a_process_that_knows_nothing_of_it(model, tmp_path):
     model.save_pretrained(tmp_path)
     build_tokenizer(["the keys to the cabinet"]).save_pretrained(tmp_path)

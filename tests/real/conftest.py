@@ -89,11 +89,11 @@ def reaction_tokenizer(file):
 
 
 def pytest_collection_modifyitems(items):
-    """Leave SmolLM2 to one file in `make test`: every process of the tests loads its own."""
+    """Leave SmolLM2, which takes long to load, to `make test-all`."""
     here = Path(__file__).parent
     for item in items:
         uses = getattr(item, "fixturenames", ())
         named = getattr(getattr(item, "callspec", None), "params", {}).values()
         loads = "smollm" in uses or {"smollm", "language_model"} & {str(name) for name in named}
-        if loads and item.path.parent == here and item.path.name != "test_explain.py":
+        if loads and item.path.parent == here:
             item.add_marker(pytest.mark.exhaustive)

@@ -315,8 +315,13 @@ def _csv_reason(error: csv.Error, begins: int) -> str:
     """Say what is wrong with a row of a table that begins on a line."""
     if "new-line character" in str(error):
         return "a field has a carriage return in it, and no quotes around it"
-    if "unexpected end" in str(error) or "field limit" in str(error):
-        return f"the row begins on line {begins}, and a quote in it is not closed ({error})"
+    if "unexpected end" in str(error):
+        return f"the row begins on line {begins}, and a quote in it is not closed"
+    if "field limit" in str(error):
+        return (
+            f"the row begins on line {begins}, and a field has more than "
+            f"{csv.field_size_limit():,} characters; a quote may not be closed"
+        )
     return str(error)
 
 
