@@ -106,7 +106,9 @@ cpp-test: $(VENV)/.stamp-build
 sanitize: $(VENV)/.stamp-build
 	@$(BIN)/cmake -S . -B build/sanitize -DATTNFLOW_CPP_TESTS=ON -DATTNFLOW_SANITIZE=ON
 	@$(BIN)/cmake --build build/sanitize --parallel 2
-	build/sanitize/maxflow_test --graphs $(SANITIZE_GRAPHS)
+	@# Two processes, each with half of the graphs.
+	build/sanitize/maxflow_test --graphs $$(($(SANITIZE_GRAPHS) / 2)) --seed 1 & first=$$!; \
+	build/sanitize/maxflow_test --graphs $$(($(SANITIZE_GRAPHS) / 2)) --seed 2; wait $$first
 
 clean:
 	rm -rf $(VENV) build dist wheelhouse node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache
