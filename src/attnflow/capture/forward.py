@@ -177,7 +177,7 @@ def run_recorded(
     implementation: str = NAME,
 ) -> Any:
     """Run a model with the attention function that records, within a context if one is given."""
-    options = _options(model, output_attentions=False)
+    options = forward_options(model, output_attentions=False)
     with borrowed(model, implementation), watching or nullcontext():
         token = RECORDING.set(recording)
         try:
@@ -190,7 +190,7 @@ def _run_with_output(
     model: torch.nn.Module, inputs: Mapping[str, Any], recording: Recording
 ) -> Any:
     """Run a model that does not take part, and record the attention that it returns."""
-    options = _options(model, output_attentions=True)
+    options = forward_options(model, output_attentions=True)
     given = {**inputs, **options}
     with borrowed(model, "eager"), _gradients_from_embeddings(model, given, recording.gradients):
         outputs = model(**given)
@@ -207,7 +207,7 @@ def _run_with_output(
     return type(outputs)(**kept)
 
 
-def _options(model: torch.nn.Module, *, output_attentions: bool) -> dict[str, bool]:
+def forward_options(model: torch.nn.Module, *, output_attentions: bool) -> dict[str, bool]:
     """Return the options for a forward pass, those of them that the model takes."""
     wanted = {"use_cache": False, "return_dict": True, "output_attentions": output_attentions}
     parameters = inspect.signature(model.forward).parameters

@@ -1,0 +1,530 @@
+"""Contributions: what each position adds to an answer, from one forward and one backward pass.
+
+The forward pass is the model's own, with everything that multiplies held at its value: attention
+weights, the denominators of norms, the slope ``f(z) / z`` of every activation, and half of each
+factor where two activations are multiplied. Every bias is multiplied by a number s = 1. The answer
+y is then linear in the embeddings x and in s together. By Euler's theorem
+
+    y = sum over positions t of x_t . dy/dx_t  +  s dy/ds
+
+exactly. The first part are the contributions, the second is what biases add. Both come from
+gradients, and neither as a remainder: a function that has no rule here makes the sum wrong, which
+is checked every time. This is the decomposition of DecompX (Modarressi et al., ACL 2023) without
+its shares of the biases; freezing attention and norms is also in Ali et al. (ICML 2022).
+
+The rules are applied by a `TorchFunctionMode`, which sees every function of torch that the model
+calls. No module is changed; hooks are there for the time of the call.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from attnflow.capture.borrow import borrowed, configs_of
+from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
+from attnflow.errors import AttentionError
+
+__all__ = ["RULES", "Contributions", "contribute"]
+
+
+class Contributions(NamedTuple):
+    """What a batch of B answers came from.
+
+    All tensors are float64, on the CPU and detached.
+
+    Attributes:
+        values: The answers y, of shape (B,).
+        scores: For each stack of layers, in the order in which they run, the contribution of every
+            position, of shape (B, n): the only stack, or the encoder and the decoder.
+        biases: What biases add to each answer, of shape (B,).
+        errors: ``|sum of scores + bias - y|`` over the sum of the absolute scores, of shape (B,).
+        without_rule: The names of the functions that made the sum wrong. They are looked for where
+            there is one item, and its error is larger than `limit`.
+        limit: The largest error that rounding explains in the model's data type.
+        outputs: What the model returned.
+    """
+
+    values: torch.Tensor
+    scores: tuple[torch.Tensor, ...]
+    biases: torch.Tensor
+    errors: torch.Tensor
+    without_rule: tuple[str, ...]
+    limit: float
+    outputs: Any
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the parts of an answer do not add up.
+
+        In a batch it may be that only the biases went to the wrong item, where layers mix the
+        positions of all items, as experts do. Each item alone shows that.
+        """
+        return bool((self.errors > self.limit).any())
+
+
+def contribute(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    score: Callable[[Any], torch.Tensor],
+) -> Contributions:
+    """Run a model once forward and once backward, and return what its answers came from.
+
+    The model runs in eval mode and without a cache. It is left as it was found, also after an
+    exception: train or eval mode, hooks, gradients and gradient flags.
+
+    Args:
+        model: A model of transformers, or a module around one.
+        inputs: What the model takes, on its device, such as ``input_ids`` of shape (B, n) and
+            ``attention_mask``.
+        score: A function from the model's outputs to one number for each item, of shape (B,): a
+            logit, or a difference or sum of logits. It has to be linear in the logits.
+
+    Returns:
+        The contributions of every position.
+
+    Raises:
+        AttentionError: If no stack of attention layers is found in the model.
+        OptionError: If `score` does not return one number for each item.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> model = BertForSequenceClassification(BertConfig(
+        ...     vocab_size=50, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        ...     intermediate_size=16,
+        ... ))
+        >>> ids = torch.tensor([[1, 2, 3]])
+        >>> found = contribute(model, {"input_ids": ids}, lambda outputs: outputs.logits[:, 1])
+        >>> (scores,) = found.scores
+        >>> scores.shape
+        torch.Size([1, 3])
+        >>> bool((scores.sum(1) + found.biases - found.values).abs() < 1e-6)
+        True
+    """
+    size = input_size(inputs)
+    # Kernels of their own, as flash attention, cannot be held at their values.
+    own = {config._attn_implementation_internal for config in configs_of(model)}
+    implementation = None if own <= {None, "eager", "sdpa"} else "sdpa"
+    with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation):
+        given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
+        found = _contribute(model, given, score, size.items)
+        if size.items > 1 or not found.wrong:
+            return found
+        with _Diagnosis(1, _device(model)) as diagnosis, _hooked(model, diagnosis):
+            score(model(**given))
+    return found._replace(without_rule=tuple(diagnosis.found))
+
+
+def _contribute(
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    score: Callable[[Any], torch.Tensor],
+    items: int,
+) -> Contributions:
+    frozen = _Frozen(items, _device(model))
+    with frozen, _hooked(model, frozen):
+        outputs = model(**inputs)
+        answers = check_score(score(outputs), items)
+    if not frozen.entries:
+        raise AttentionError(
+            f"{type(model).__name__} has no list of attention layers, so the embeddings that enter "
+            "the first of them cannot be found; use method='rollout'"
+        )
+    embeddings = list(frozen.entries.values())
+    gradients = torch.autograd.grad(
+        answers.sum(), [*embeddings, frozen.scale], allow_unused=True, materialize_grads=True
+    )
+    scores = tuple(
+        (x.detach().double() * gradient.double()).sum(-1).reshape(items, -1).cpu()
+        for x, gradient in zip(embeddings, gradients[:-1], strict=True)
+    )
+    values, biases = answers.detach().double().cpu(), gradients[-1].double().cpu()
+    mass = sum(part.abs().sum(1) for part in scores)
+    total = sum(part.sum(1) for part in scores)
+    errors = (total + biases - values).abs() / torch.clamp(mass, min=torch.finfo(torch.double).tiny)
+    # Rounding errors of a type grow with the number of layers that they pass through.
+    limit = max(1e-4, 8 * torch.finfo(embeddings[0].dtype).eps)
+    return Contributions(values, scores, biases, errors, (), limit, detached(outputs))
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+# ---- Where the embeddings enter ------------------------------------------------------------------
+
+# Modules that apply a function to each number by itself. Some compute it from functions that have
+# rules of their own, which would give another slope.
+_ACTIVATION: Final = re.compile("gelu|silu|swish|mish|relu|tanh|activation", re.IGNORECASE)
+
+# The pass under way. Another thread may run the model meanwhile, without its rules.
+_PASS: Final[ContextVar["_Frozen | None"]] = ContextVar("attnflow_frozen", default=None)
+
+
+@contextmanager
+def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
+    """Take the embeddings and the activations of a forward pass; no hook is left afterwards."""
+
+    def enter(name: str, layer: Any, arguments: Any, options: dict[str, Any]) -> Any:
+        if _PASS.get() is not frozen or name in frozen.entries:
+            return None
+        if arguments:
+            entry = frozen.enter(name, arguments[0])
+            return (entry, *arguments[1:]), options
+        entry = frozen.enter(name, options["hidden_states"])
+        return arguments, {**options, "hidden_states": entry}
+
+    def before(module: torch.nn.Module, arguments: Any) -> Any:
+        if _PASS.get() is not frozen or not arguments or not _carries(arguments[0]):
+            return None
+        frozen.activated.append(arguments[0])
+        return (arguments[0].detach(), *arguments[1:])
+
+    def after(module: torch.nn.Module, arguments: Any, output: torch.Tensor) -> Any:
+        if _PASS.get() is not frozen or not frozen.activated:
+            return None
+        return _sloped(frozen.activated.pop(), output)
+
+    handles: list[Any] = []
+    token = _PASS.set(frozen)
+    try:
+        for name, layers in _stacks(model):
+            for layer in layers:
+                hook = partial(enter, name)
+                handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        for module in model.modules():
+            if _is_activation(module):
+                handles.append(module.register_forward_pre_hook(before))
+                handles.append(module.register_forward_hook(after))
+        yield
+    finally:
+        _PASS.reset(token)
+        for handle in handles:
+            handle.remove()
+
+
+def _stacks(model: torch.nn.Module) -> list[tuple[str, torch.nn.ModuleList]]:
+    """Return the lists of attention layers in a model that are in no other such list."""
+    found: list[tuple[str, torch.nn.ModuleList]] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in found)
+        if isinstance(module, torch.nn.ModuleList) and not inside:
+            attend = (f"{path} {type(part).__name__}" for path, part in module.named_modules())
+            if any("att" in words.lower() for words in attend):
+                found.append((name, module))
+    return found
+
+
+def _is_activation(module: torch.nn.Module) -> bool:
+    return (
+        _ACTIVATION.search(type(module).__name__) is not None
+        and next(module.children(), None) is None
+        and next(module.parameters(), None) is None
+    )
+
+
+# ---- The frozen forward pass ---------------------------------------------------------------------
+
+
+class _Frozen(TorchFunctionMode):
+    """Applies `RULES` to every function that a model calls.
+
+    Args:
+        items: How many items are in the batch.
+        device: Where the model is.
+
+    Attributes:
+        scale: What every bias is multiplied by: ones of shape (B,), whose gradient is what biases
+            add to each item's answer.
+        entries: The embeddings as they enter the first layer of each stack, by its name.
+        activated: The inputs of activation modules that are running.
+    """
+
+    def __init__(self, items: int, device: torch.device) -> None:
+        super().__init__()
+        self.scale: Final = torch.ones(items, device=device, requires_grad=True)
+        self.entries: Final[dict[str, torch.Tensor]] = {}
+        self.activated: Final[list[torch.Tensor]] = []
+
+    def enter(self, name: str, embeddings: torch.Tensor) -> torch.Tensor:
+        """Keep the embeddings that enter a stack, and return what the layers go on with."""
+        self.entries[name] = embeddings.detach().requires_grad_()
+        # The layers may change it in place, which a leaf does not allow.
+        return self.entries[name].clone()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # Parameters are constants here, whether or not they are trained.
+        arguments = [_constant(argument) for argument in args]
+        options = {name: _constant(value) for name, value in (kwargs or {}).items()}
+        rule = RULES.get(function.__name__) if torch.is_grad_enabled() else None
+        if rule is None:
+            return function(*arguments, **options)
+        return rule(self, function, *arguments, **options)
+
+    def add_bias(self, values: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Add a bias, multiplied by the scale of each item."""
+        if bias is None or values.numel() == 0:
+            return values
+        added: torch.Tensor = _AddBias.apply(values, bias, self.scale)  # type: ignore[no-untyped-call]
+        return added
+
+
+class _AddBias(torch.autograd.Function):
+    """``values + bias * scale``, where every scale is 1."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(bias)
+        ctx.items = len(scale)
+        return values + bias
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        (bias,) = ctx.saved_tensors
+        part = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * bias
+        if gradient.shape[0] % ctx.items:
+            # The items cannot be told apart; `Contributions.wrong` says so.
+            return gradient, None, part.sum().expand(ctx.items)
+        return gradient, None, part.reshape(ctx.items, -1).sum(1)
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, torch.nn.Parameter):
+        return value.detach()
+    if type(value) in (list, tuple):
+        return type(value)(_constant(item) for item in value)
+    return value
+
+
+def _carries(value: Any) -> bool:
+    """Whether a value depends on the embeddings or on a bias."""
+    return torch.is_tensor(value) and value.requires_grad
+
+
+# ---- Rules ---------------------------------------------------------------------------------------
+# Each rule is given the pass, the function, and the function's arguments. It returns the same
+# numbers as the function, computed so that they are linear in all that carries a gradient.
+
+
+def _fix(frozen: _Frozen, function: Any, *arguments: Any, **options: Any) -> Any:
+    """Hold the result at its value."""
+    fixed = [value.detach() if _carries(value) else value for value in arguments]
+    named = {name: value.detach() if _carries(value) else value for name, value in options.items()}
+    return function(*fixed, **named)
+
+
+def _fix_slope(frozen: _Frozen, function: Any, values: Any, *rest: Any, **options: Any) -> Any:
+    """Hold ``f(z) / z`` at its value."""
+    if not _carries(values):
+        return function(values, *rest, **options)
+    options.pop("inplace", None)
+    return _sloped(values, function(values.detach(), *rest, **options))
+
+
+def _sloped(values: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    given = values.detach()
+    return values * torch.where(given == 0, 0.0, result / given)
+
+
+def _halve(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
+    """Give half of a product to each factor."""
+    if not (_carries(left) and _carries(right)):
+        return function(left, right, **options)
+    parts = function(left.detach(), right, **options) + function(left, right.detach(), **options)
+    return parts / 2
+
+
+def _einsum(frozen: _Frozen, function: Any, equation: Any, *operands: Any) -> Any:
+    if len(operands) == 1 and type(operands[0]) in (list, tuple):
+        operands = tuple(operands[0])
+    if len(operands) != 2:
+        return function(equation, *operands)
+    return _halve(frozen, lambda left, right: function(equation, left, right), *operands)
+
+
+def _divide(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
+    """Hold the denominator at its value."""
+    return function(left, right.detach() if _carries(right) else right, **options)
+
+
+def _add(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
+    """Treat a constant that is added as a bias."""
+    if options or _carries(left) == _carries(right):
+        return function(left, right, **options)
+    values, bias = (left, right) if _carries(left) else (right, left)
+    return _with_constant(frozen, function, left, values, bias)
+
+
+def _subtract(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
+    if options or _carries(left) == _carries(right):
+        return function(left, right, **options)
+    reverse = function.__name__ in ("rsub", "__rsub__")
+    values, bias = (left, -right) if _carries(left) else (-right, left)
+    if reverse:
+        values, bias = (-left, right) if _carries(left) else (right, -left)
+    return _with_constant(frozen, function, left, values, bias)
+
+
+def _with_constant(
+    frozen: _Frozen, function: Any, first: Any, values: torch.Tensor, bias: Any
+) -> torch.Tensor:
+    if not torch.is_tensor(bias):
+        bias = torch.tensor(bias, dtype=values.dtype, device=values.device)
+    shape = torch.broadcast_shapes(values.shape, bias.shape)
+    total = frozen.add_bias(values.expand(shape), bias.to(values.dtype))
+    name = function.__name__
+    # In place, others that see the same memory have to see the result.
+    return first.copy_(total) if name in ("add_", "sub_", "__iadd__", "__isub__") else total
+
+
+def _linear(frozen: _Frozen, function: Any, values: Any, weight: Any, bias: Any = None) -> Any:
+    if bias is None or not _carries(values):
+        return function(values, weight, bias)
+    return frozen.add_bias(function(values, weight), bias)
+
+
+def _addmm(
+    frozen: _Frozen, function: Any, bias: Any, values: Any, weight: Any, **options: Any
+) -> Any:
+    if options or _carries(bias) or not _carries(values):
+        return function(bias, values, weight, **options)
+    return frozen.add_bias(values @ weight, bias)
+
+
+def _convolve(
+    frozen: _Frozen,
+    function: Any,
+    values: Any,
+    weight: Any,
+    bias: Any = None,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    if bias is None or not _carries(values):
+        return function(values, weight, bias, *rest, **options)
+    result = function(values, weight, None, *rest, **options)
+    return frozen.add_bias(result, bias.reshape(-1, *[1] * (weight.ndim - 2)))
+
+
+def _layer_norm(
+    frozen: _Frozen,
+    function: Any,
+    values: Any,
+    shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+) -> Any:
+    if not _carries(values):
+        return function(values, shape, weight, bias, eps)
+    axes = tuple(range(-len(shape), 0))
+    centred = values - values.mean(axes, keepdim=True)
+    result = centred * _inverse_size(centred, axes, eps)
+    return frozen.add_bias(result if weight is None else result * weight, bias)
+
+
+def _rms_norm(
+    frozen: _Frozen, function: Any, values: Any, shape: Any, weight: Any = None, eps: Any = None
+) -> Any:
+    if not _carries(values):
+        return function(values, shape, weight, eps)
+    axes = tuple(range(-len(shape), 0))
+    eps = torch.finfo(values.dtype).eps if eps is None else eps
+    result = values * _inverse_size(values, axes, eps)
+    return result if weight is None else result * weight
+
+
+def _inverse_size(values: torch.Tensor, axes: tuple[int, ...], eps: float) -> torch.Tensor:
+    """Return one over the root mean square, at its value."""
+    exact = values.detach().to(torch.promote_types(values.dtype, torch.float32))
+    return torch.rsqrt(exact.square().mean(axes, keepdim=True) + eps).to(values.dtype)
+
+
+def _attend(
+    frozen: _Frozen, function: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any
+) -> Any:
+    """Hold the weights at their values, without ever having them all."""
+    return function(query.detach(), key.detach(), value, *rest, **options)
+
+
+def _rows(names: str, rule: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: Final[dict[str, Callable[..., Any]]] = {
+    **_rows("softmax sigmoid rsqrt sqrt pow __pow__ square exp log erf reciprocal", _fix),
+    **_rows("norm vector_norm std var", _fix),
+    **_rows("gelu silu tanh mish elu selu softplus hardswish relu6 clamp", _fix_slope),
+    **_rows("mul __mul__ __rmul__ multiply mm bmm matmul __matmul__", _halve),
+    **_rows("div __truediv__ true_divide divide", _divide),
+    **_rows("add add_ __add__ __radd__ __iadd__", _add),
+    **_rows("sub sub_ rsub __sub__ __rsub__ __isub__ subtract", _subtract),
+    **_rows("conv1d conv2d conv3d", _convolve),
+    "einsum": _einsum,
+    "linear": _linear,
+    "addmm": _addmm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "scaled_dot_product_attention": _attend,
+}
+"""How each function of torch is computed, by its name. Functions that are not here are linear."""
+
+
+class _Diagnosis(_Frozen):
+    """Finds the functions that are not linear although they have no rule.
+
+    Each call is made once more on copies, and compared with what its gradient says.
+
+    Attributes:
+        found: The names of the functions.
+    """
+
+    def __init__(self, items: int, device: torch.device) -> None:
+        super().__init__(items, device)
+        self.found: Final[dict[str, None]] = {}
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        copies: list[torch.Tensor] = []
+
+        def copied(value: Any) -> Any:
+            if type(value) in (list, tuple):
+                return type(value)(copied(item) for item in value)
+            if not _carries(value) or isinstance(value, torch.nn.Parameter):
+                return value.clone() if torch.is_tensor(value) else value
+            copies.append(value.detach().requires_grad_())
+            return copies[-1].clone()
+
+        given = copied(args)
+        options = {name: copied(value) for name, value in (kwargs or {}).items()}
+        if copies and torch.is_grad_enabled():
+            result = super().__torch_function__(function, types, given, options)
+            if (
+                _carries(result)
+                and result.is_floating_point()
+                and not self._is_linear(result, copies)
+            ):
+                self.found[function.__name__] = None
+        return super().__torch_function__(function, types, args, kwargs)
+
+    def _is_linear(self, result: torch.Tensor, copies: list[torch.Tensor]) -> bool:
+        inputs = [*copies, self.scale]
+        gradients = torch.autograd.grad(
+            result, inputs, torch.ones_like(result), materialize_grads=True, allow_unused=True
+        )
+        parts = [
+            (value.detach() * gradient).double().sum()
+            for value, gradient in zip(inputs, gradients, strict=True)
+        ]
+        size = float(result.detach().double().abs().sum())
+        return abs(float(sum(parts) - result.detach().double().sum())) <= 1e-3 * size
