@@ -126,15 +126,15 @@ def _contribute(
     score: Callable[[Any], torch.Tensor],
     items: int,
 ) -> Contributions:
-    frozen = _Frozen(items, _device(model))
-    with frozen, _hooked(model, frozen):
-        outputs = model(**inputs)
-        answers = check_score(score(outputs), items)
-    if not frozen.entries:
+    if not _stacks(model):
         raise AttentionError(
             f"{type(model).__name__} has no list of attention layers, so the embeddings that enter "
             "the first of them cannot be found; use method='rollout'"
         )
+    frozen = _Frozen(items, _device(model))
+    with frozen, _hooked(model, frozen):
+        outputs = model(**inputs)
+        answers = check_score(score(outputs), items)
     embeddings = list(frozen.entries.values())
     gradients = torch.autograd.grad(
         answers.sum(), [*embeddings, frozen.scale], allow_unused=True, materialize_grads=True
@@ -231,7 +231,7 @@ def _is_activation(module: torch.nn.Module) -> bool:
 # ---- The frozen forward pass ---------------------------------------------------------------------
 
 
-class _Frozen(TorchFunctionMode):
+class _Frozen(TorchFunctionMode):  # type: ignore[misc]
     """Applies `RULES` to every function that a model calls.
 
     Args:
@@ -272,11 +272,11 @@ class _Frozen(TorchFunctionMode):
         """Add a bias, multiplied by the scale of each item."""
         if bias is None or values.numel() == 0:
             return values
-        added: torch.Tensor = _AddBias.apply(values, bias, self.scale)  # type: ignore[no-untyped-call]
+        added: torch.Tensor = _AddBias.apply(values, bias, self.scale)
         return added
 
 
-class _AddBias(torch.autograd.Function):
+class _AddBias(torch.autograd.Function):  # type: ignore[misc]
     """``values + bias * scale``, where every scale is 1."""
 
     @staticmethod
@@ -288,7 +288,7 @@ class _AddBias(torch.autograd.Function):
         return values + bias
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (bias,) = ctx.saved_tensors
         part = gradient.to(torch.promote_types(gradient.dtype, torch.float32)) * bias
         if gradient.shape[0] % ctx.items:
@@ -307,7 +307,7 @@ def _constant(value: Any) -> Any:
 
 def _carries(value: Any) -> bool:
     """Whether a value depends on the embeddings or on a bias."""
-    return torch.is_tensor(value) and value.requires_grad
+    return bool(torch.is_tensor(value) and value.requires_grad)
 
 
 # ---- Rules ---------------------------------------------------------------------------------------
