@@ -8,7 +8,8 @@ import torch
 import transformers
 from torch import nn
 
-from attnflow.capture.frozen import RULES, contribute
+from attnflow.capture.frozen import contribute
+from attnflow.capture.rules import RULES
 from attnflow.errors import AttentionError, OptionError
 from tests.support import decomposition
 from tests.support.architectures import MODELS, SMALL, build, score_of, state_of, texts, unusual

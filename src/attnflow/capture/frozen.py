@@ -28,9 +28,10 @@ from torch.overrides import TorchFunctionMode
 
 from attnflow.capture.borrow import borrowed, configs_of
 from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
+from attnflow.capture.rules import RULES, carries, constant, sloped
 from attnflow.errors import AttentionError
 
-__all__ = ["RULES", "Contributions", "contribute"]
+__all__ = ["Contributions", "contribute"]
 
 
 class Contributions(NamedTuple):
@@ -180,7 +181,7 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
         return arguments, {**options, "hidden_states": entry}
 
     def before(module: torch.nn.Module, arguments: Any) -> Any:
-        if _PASS.get() is not frozen or not arguments or not _carries(arguments[0]):
+        if _PASS.get() is not frozen or not arguments or not carries(arguments[0]):
             return None
         frozen.activated.append(arguments[0])
         return (arguments[0].detach(), *arguments[1:])
@@ -188,7 +189,7 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
     def after(module: torch.nn.Module, arguments: Any, output: torch.Tensor) -> Any:
         if _PASS.get() is not frozen or not frozen.activated:
             return None
-        return _sloped(frozen.activated.pop(), output)
+        return sloped(frozen.activated.pop(), output)
 
     handles: list[Any] = []
     token = _PASS.set(frozen)
@@ -260,9 +261,8 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # Parameters are constants here, whether or not they are trained.
-        arguments = [_constant(argument) for argument in args]
-        options = {name: _constant(value) for name, value in (kwargs or {}).items()}
+        arguments = [constant(argument) for argument in args]
+        options = {name: constant(value) for name, value in (kwargs or {}).items()}
         rule = RULES.get(function.__name__) if torch.is_grad_enabled() else None
         if rule is None:
             return function(*arguments, **options)
@@ -297,188 +297,6 @@ class _AddBias(torch.autograd.Function):  # type: ignore[misc]
         return gradient, None, part.reshape(ctx.items, -1).sum(1)
 
 
-def _constant(value: Any) -> Any:
-    if isinstance(value, torch.nn.Parameter):
-        return value.detach()
-    if type(value) in (list, tuple):
-        return type(value)(_constant(item) for item in value)
-    return value
-
-
-def _carries(value: Any) -> bool:
-    """Whether a value depends on the embeddings or on a bias."""
-    return bool(torch.is_tensor(value) and value.requires_grad)
-
-
-# ---- Rules ---------------------------------------------------------------------------------------
-# Each rule is given the pass, the function, and the function's arguments. It returns the same
-# numbers as the function, computed so that they are linear in all that carries a gradient.
-
-
-def _fix(frozen: _Frozen, function: Any, *arguments: Any, **options: Any) -> Any:
-    """Hold the result at its value."""
-    fixed = [value.detach() if _carries(value) else value for value in arguments]
-    named = {name: value.detach() if _carries(value) else value for name, value in options.items()}
-    return function(*fixed, **named)
-
-
-def _fix_slope(frozen: _Frozen, function: Any, values: Any, *rest: Any, **options: Any) -> Any:
-    """Hold ``f(z) / z`` at its value."""
-    if not _carries(values):
-        return function(values, *rest, **options)
-    options.pop("inplace", None)
-    return _sloped(values, function(values.detach(), *rest, **options))
-
-
-def _sloped(values: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    given = values.detach()
-    return values * torch.where(given == 0, 0.0, result / given)
-
-
-def _halve(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
-    """Give half of a product to each factor."""
-    if not (_carries(left) and _carries(right)):
-        return function(left, right, **options)
-    parts = function(left.detach(), right, **options) + function(left, right.detach(), **options)
-    return parts / 2
-
-
-def _einsum(frozen: _Frozen, function: Any, equation: Any, *operands: Any) -> Any:
-    if len(operands) == 1 and type(operands[0]) in (list, tuple):
-        operands = tuple(operands[0])
-    if len(operands) != 2:
-        return function(equation, *operands)
-    return _halve(frozen, lambda left, right: function(equation, left, right), *operands)
-
-
-def _divide(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
-    """Hold the denominator at its value."""
-    return function(left, right.detach() if _carries(right) else right, **options)
-
-
-def _add(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
-    """Treat a constant that is added as a bias."""
-    if options or _carries(left) == _carries(right):
-        return function(left, right, **options)
-    values, bias = (left, right) if _carries(left) else (right, left)
-    return _with_constant(frozen, function, left, values, bias)
-
-
-def _subtract(frozen: _Frozen, function: Any, left: Any, right: Any, **options: Any) -> Any:
-    if options or _carries(left) == _carries(right):
-        return function(left, right, **options)
-    reverse = function.__name__ in ("rsub", "__rsub__")
-    values, bias = (left, -right) if _carries(left) else (-right, left)
-    if reverse:
-        values, bias = (-left, right) if _carries(left) else (right, -left)
-    return _with_constant(frozen, function, left, values, bias)
-
-
-def _with_constant(
-    frozen: _Frozen, function: Any, first: Any, values: torch.Tensor, bias: Any
-) -> torch.Tensor:
-    if not torch.is_tensor(bias):
-        bias = torch.tensor(bias, dtype=values.dtype, device=values.device)
-    shape = torch.broadcast_shapes(values.shape, bias.shape)
-    total = frozen.add_bias(values.expand(shape), bias.to(values.dtype))
-    name = function.__name__
-    # In place, others that see the same memory have to see the result.
-    return first.copy_(total) if name in ("add_", "sub_", "__iadd__", "__isub__") else total
-
-
-def _linear(frozen: _Frozen, function: Any, values: Any, weight: Any, bias: Any = None) -> Any:
-    if bias is None or not _carries(values):
-        return function(values, weight, bias)
-    return frozen.add_bias(function(values, weight), bias)
-
-
-def _addmm(
-    frozen: _Frozen, function: Any, bias: Any, values: Any, weight: Any, **options: Any
-) -> Any:
-    if options or _carries(bias) or not _carries(values):
-        return function(bias, values, weight, **options)
-    return frozen.add_bias(values @ weight, bias)
-
-
-def _convolve(
-    frozen: _Frozen,
-    function: Any,
-    values: Any,
-    weight: Any,
-    bias: Any = None,
-    *rest: Any,
-    **options: Any,
-) -> Any:
-    if bias is None or not _carries(values):
-        return function(values, weight, bias, *rest, **options)
-    result = function(values, weight, None, *rest, **options)
-    return frozen.add_bias(result, bias.reshape(-1, *[1] * (weight.ndim - 2)))
-
-
-def _layer_norm(
-    frozen: _Frozen,
-    function: Any,
-    values: Any,
-    shape: Any,
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-) -> Any:
-    if not _carries(values):
-        return function(values, shape, weight, bias, eps)
-    axes = tuple(range(-len(shape), 0))
-    centred = values - values.mean(axes, keepdim=True)
-    result = centred * _inverse_size(centred, axes, eps)
-    return frozen.add_bias(result if weight is None else result * weight, bias)
-
-
-def _rms_norm(
-    frozen: _Frozen, function: Any, values: Any, shape: Any, weight: Any = None, eps: Any = None
-) -> Any:
-    if not _carries(values):
-        return function(values, shape, weight, eps)
-    axes = tuple(range(-len(shape), 0))
-    eps = torch.finfo(values.dtype).eps if eps is None else eps
-    result = values * _inverse_size(values, axes, eps)
-    return result if weight is None else result * weight
-
-
-def _inverse_size(values: torch.Tensor, axes: tuple[int, ...], eps: float) -> torch.Tensor:
-    """Return one over the root mean square, at its value."""
-    exact = values.detach().to(torch.promote_types(values.dtype, torch.float32))
-    return torch.rsqrt(exact.square().mean(axes, keepdim=True) + eps).to(values.dtype)
-
-
-def _attend(
-    frozen: _Frozen, function: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any
-) -> Any:
-    """Hold the weights at their values, without ever having them all."""
-    return function(query.detach(), key.detach(), value, *rest, **options)
-
-
-def _rows(names: str, rule: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    return dict.fromkeys(names.split(), rule)
-
-
-RULES: Final[dict[str, Callable[..., Any]]] = {
-    **_rows("softmax sigmoid rsqrt sqrt pow __pow__ square exp log erf reciprocal", _fix),
-    **_rows("norm vector_norm std var", _fix),
-    **_rows("gelu silu tanh mish elu selu softplus hardswish relu6 clamp", _fix_slope),
-    **_rows("mul __mul__ __rmul__ multiply mm bmm matmul __matmul__", _halve),
-    **_rows("div __truediv__ true_divide divide", _divide),
-    **_rows("add add_ __add__ __radd__ __iadd__", _add),
-    **_rows("sub sub_ rsub __sub__ __rsub__ __isub__ subtract", _subtract),
-    **_rows("conv1d conv2d conv3d", _convolve),
-    "einsum": _einsum,
-    "linear": _linear,
-    "addmm": _addmm,
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "scaled_dot_product_attention": _attend,
-}
-"""How each function of torch is computed, by its name. Functions that are not here are linear."""
-
-
 class _Diagnosis(_Frozen):
     """Finds the functions that are not linear although they have no rule.
 
@@ -500,7 +318,7 @@ class _Diagnosis(_Frozen):
         def copied(value: Any) -> Any:
             if type(value) in (list, tuple):
                 return type(value)(copied(item) for item in value)
-            if not _carries(value) or isinstance(value, torch.nn.Parameter):
+            if not carries(value) or isinstance(value, torch.nn.Parameter):
                 return value.clone() if torch.is_tensor(value) else value
             copies.append(value.detach().requires_grad_())
             return copies[-1].clone()
@@ -510,7 +328,7 @@ class _Diagnosis(_Frozen):
         if copies and torch.is_grad_enabled():
             result = super().__torch_function__(function, types, given, options)
             if (
-                _carries(result)
+                carries(result)
                 and result.is_floating_point()
                 and not self._is_linear(result, copies)
             ):
