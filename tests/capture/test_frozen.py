@@ -271,3 +271,24 @@ def test_a_model_without_attention_layers_is_refused():
 def test_a_score_of_another_shape_is_refused():
     with pytest.raises(OptionError, match="score"):
         contribute(build("BERT"), {"input_ids": IDS}, lambda outputs: outputs.logits)
+
+
+# ---- Steps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "Qwen2", "ModernBERT"])
+def test_steps_carry_what_a_plain_loop_says(name):
+    model = randomised(build(name)).double()
+    found = contribute(model, {"input_ids": IDS}, score_of, steps=True)
+    plain = contribute(model, {"input_ids": IDS}, score_of)
+    torch.testing.assert_close(found.scores[0], plain.scores[0], rtol=1e-6, atol=1e-8)
+    assert [step.layer for step in found.steps] == list(range(len(found.steps)))
+    torch.testing.assert_close(found.steps[0].entering, found.scores[0])
+    for lower, upper in zip(found.steps, found.steps[1:], strict=False):
+        # What does not go through attention stays where it is.
+        own = lower.entering - lower.edges.sum(1)
+        after = lower.edges.sum(2) + own
+        if name == "Llama":
+            torch.testing.assert_close(after, upper.entering, rtol=1e-5, atol=1e-6)
+        # Biases add the rest: the same at whatever position they are.
+        assert after.shape == upper.entering.shape

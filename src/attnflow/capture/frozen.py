@@ -17,7 +17,7 @@ calls. No module is changed; hooks are there for the time of the call.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -28,10 +28,11 @@ from torch.overrides import TorchFunctionMode
 
 from attnflow.capture.borrow import borrowed, configs_of
 from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
+from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.rules import RULES, carries, constant, sloped
 from attnflow.errors import AttentionError
 
-__all__ = ["Contributions", "contribute"]
+__all__ = ["Contributions", "Step", "contribute"]
 
 
 class Contributions(NamedTuple):
@@ -49,6 +50,7 @@ class Contributions(NamedTuple):
             there is one item, and its error is larger than `limit`.
         limit: The largest error that rounding explains in the model's data type.
         outputs: What the model returned.
+        steps: Every attention of the pass, in the order in which they ran, if asked for.
     """
 
     values: torch.Tensor
@@ -58,6 +60,7 @@ class Contributions(NamedTuple):
     without_rule: tuple[str, ...]
     limit: float
     outputs: Any
+    steps: tuple["Step", ...] = ()
 
     @property
     def wrong(self) -> bool:
@@ -69,10 +72,32 @@ class Contributions(NamedTuple):
         return bool((self.errors > self.limit).any())
 
 
+class Step(NamedTuple):
+    """What one attention carried to a batch of B answers, float64 and on the CPU.
+
+    Attributes:
+        stack: The stack of layers that it is in, counted from 0.
+        layer: The layer in its stack, counted from 0.
+        cross: Whether it reads another stack's output.
+        edges: Of shape (B, n, m): the part of the answer that position i got from position j
+            through this attention. What the biases below the values add is not part of it.
+        entering: Of shape (B, n): the contribution of every position to the answer where it enters
+            the layer.
+    """
+
+    stack: int
+    layer: int
+    cross: bool
+    edges: torch.Tensor
+    entering: torch.Tensor
+
+
 def contribute(
     model: torch.nn.Module,
     inputs: Mapping[str, Any],
     score: Callable[[Any], torch.Tensor],
+    *,
+    steps: bool = False,
 ) -> Contributions:
     """Run a model once forward and once backward, and return what its answers came from.
 
@@ -85,12 +110,15 @@ def contribute(
             ``attention_mask``.
         score: A function from the model's outputs to one number for each item, of shape (B,): a
             logit, or a difference or sum of logits. It has to be linear in the logits.
+        steps: Whether to return what each attention carried, too. The attention weights of all
+            layers are held then.
 
     Returns:
         The contributions of every position.
 
     Raises:
-        AttentionError: If no stack of attention layers is found in the model.
+        AttentionError: If no stack of attention layers is found in the model, or `steps` are asked
+            for and its layers do not call the attention interface of transformers.
         OptionError: If `score` does not return one number for each item.
 
     Example:
@@ -111,9 +139,10 @@ def contribute(
     # Kernels of their own, as flash attention, cannot be held at their values.
     own = {config._attn_implementation_internal for config in configs_of(model)}
     implementation = None if own <= {None, "eager", "sdpa"} else "sdpa"
+    implementation = NAME if steps else implementation
     with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation):
         given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
-        found = _contribute(model, given, score, size.items)
+        found = _contribute(model, given, score, size.items, steps)
         if size.items > 1 or not found.wrong:
             return found
         with _Diagnosis(1, _device(model)) as diagnosis, _hooked(model, diagnosis):
@@ -126,6 +155,7 @@ def _contribute(
     inputs: Mapping[str, Any],
     score: Callable[[Any], torch.Tensor],
     items: int,
+    steps: bool,
 ) -> Contributions:
     if not _stacks(model):
         raise AttentionError(
@@ -133,24 +163,44 @@ def _contribute(
             "the first of them cannot be found; use method='rollout'"
         )
     frozen = _Frozen(items, _device(model))
-    with frozen, _hooked(model, frozen):
-        outputs = model(**inputs)
-        answers = check_score(score(outputs), items)
+    recording = _Steps(frozen)
+    token = RECORDING.set(recording if steps else None)
+    try:
+        with frozen, _hooked(model, frozen):
+            outputs = model(**inputs)
+            answers = check_score(score(outputs), items)
+    finally:
+        RECORDING.reset(token)
+    if steps and not recording.taken:
+        raise AttentionError(
+            f"the attention of {type(model).__name__} cannot be followed from layer to layer: none "
+            "of its layers calls the attention interface of transformers"
+        )
     embeddings = list(frozen.entries.values())
+    wanted = [*embeddings, frozen.scale]
     gradients = torch.autograd.grad(
-        answers.sum(), [*embeddings, frozen.scale], allow_unused=True, materialize_grads=True
+        answers.sum(),
+        [*wanted, *recording.wanted],
+        allow_unused=True,
+        materialize_grads=True,
+        retain_graph=steps,
     )
     scores = tuple(
-        (x.detach().double() * gradient.double()).sum(-1).reshape(items, -1).cpu()
-        for x, gradient in zip(embeddings, gradients[:-1], strict=True)
+        _dot(x, gradient).reshape(items, -1)
+        for x, gradient in zip(embeddings, gradients, strict=False)
     )
-    values, biases = answers.detach().double().cpu(), gradients[-1].double().cpu()
+    values, biases = answers.detach().double().cpu(), gradients[len(embeddings)].double().cpu()
     mass = sum(part.abs().sum(1) for part in scores)
     total = sum(part.sum(1) for part in scores)
     errors = (total + biases - values).abs() / torch.clamp(mass, min=torch.finfo(torch.double).tiny)
     # Rounding errors of a type grow with the number of layers that they pass through.
     limit = max(1e-4, 8 * torch.finfo(embeddings[0].dtype).eps)
-    return Contributions(values, scores, biases, errors, (), limit, detached(outputs))
+    carried = recording.carried(gradients[len(wanted) :])
+    return Contributions(values, scores, biases, errors, (), limit, detached(outputs), carried)
+
+
+def _dot(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return (x.detach().double() * gradient.double()).sum(-1).cpu()
 
 
 def _device(model: torch.nn.Module) -> torch.device:
@@ -172,7 +222,7 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
     """Take the embeddings and the activations of a forward pass; no hook is left afterwards."""
 
     def enter(name: str, layer: Any, arguments: Any, options: dict[str, Any]) -> Any:
-        if _PASS.get() is not frozen or name in frozen.entries:
+        if _PASS.get() is not frozen:
             return None
         if arguments:
             entry = frozen.enter(name, arguments[0])
@@ -243,6 +293,7 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         scale: What every bias is multiplied by: ones of shape (B,), whose gradient is what biases
             add to each item's answer.
         entries: The embeddings as they enter the first layer of each stack, by its name.
+        layers: What entered each layer so far, with the name of its stack.
         activated: The inputs of activation modules that are running.
     """
 
@@ -250,13 +301,17 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.scale: Final = torch.ones(items, device=device, requires_grad=True)
         self.entries: Final[dict[str, torch.Tensor]] = {}
+        self.layers: Final[list[tuple[str, torch.Tensor]]] = []
         self.activated: Final[list[torch.Tensor]] = []
 
-    def enter(self, name: str, embeddings: torch.Tensor) -> torch.Tensor:
-        """Keep the embeddings that enter a stack, and return what the layers go on with."""
-        self.entries[name] = embeddings.detach().requires_grad_()
-        # The layers may change it in place, which a leaf does not allow.
-        return self.entries[name].clone()
+    def enter(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Note what enters a layer of a stack, and return what the layer goes on with."""
+        if name not in self.entries:
+            self.entries[name] = values.detach().requires_grad_()
+            # The layers may change it in place, which a leaf does not allow.
+            values = self.entries[name].clone()
+        self.layers.append((name, values))
+        return values
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -295,6 +350,87 @@ class _AddBias(torch.autograd.Function):  # type: ignore[misc]
             # The items cannot be told apart; `Contributions.wrong` says so.
             return gradient, None, part.sum().expand(ctx.items)
         return gradient, None, part.reshape(ctx.items, -1).sum(1)
+
+
+class _Steps:
+    """Records every attention of a frozen pass, and computes what it carried.
+
+    Args:
+        frozen: The pass.
+    """
+
+    gradients = False
+
+    def __init__(self, frozen: _Frozen) -> None:
+        self.taken: Final[list[_Taken]] = []
+        self._frozen = frozen
+
+    def take(
+        self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+    ) -> None:
+        """Take what an attention layer has computed."""
+        self.taken.append(_Taken(len(self._frozen.layers) - 1, weights.detach(), values, output))
+
+    @property
+    def wanted(self) -> list[torch.Tensor]:
+        """What gradients are needed of: outputs of attention, then what entered the layers."""
+        if not self.taken:
+            return []
+        return [*(taken.output for taken in self.taken), *(x for _, x in self._frozen.layers)]
+
+    def carried(self, gradients: Sequence[torch.Tensor]) -> tuple[Step, ...]:
+        """Return the steps, given the gradients of `wanted`."""
+        if not self.taken:
+            return ()
+        names = list(self._frozen.entries)
+        entered = self._frozen.layers
+        entering = [
+            _dot(x, gradient)
+            for (_, x), gradient in zip(entered, gradients[len(self.taken) :], strict=True)
+        ]
+        found = []
+        for taken, gradient in zip(self.taken, gradients, strict=False):
+            name, x = entered[taken.entry]
+            layer = sum(other == name for other, _ in entered[: taken.entry])
+            # Attention to another stack reads what its last layer returned, whatever norm comes
+            # after; its values do not depend on what entered this layer.
+            values = _linear_part(taken.values, x)
+            cross = values is None
+            if values is None:
+                last = next(x for other, x in reversed(entered) if other != name)
+                values = _linear_part(taken.values, last)
+            edges = _carry(taken.weights, taken.values if values is None else values, gradient)
+            found.append(Step(names.index(name), layer, cross, edges, entering[taken.entry]))
+        return tuple(found)
+
+
+class _Taken(NamedTuple):
+    entry: int
+    weights: torch.Tensor
+    values: torch.Tensor
+    output: torch.Tensor
+
+
+def _linear_part(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+    """Return the part of values that comes from x and not from biases; None if none does.
+
+    The values are J x + b in the frozen pass. J x is the gradient of J^T u by u, times x.
+    """
+    u = torch.zeros_like(values, requires_grad=True)
+    (product,) = torch.autograd.grad(
+        values, x, u, create_graph=True, retain_graph=True, allow_unused=True
+    )
+    if product is None:
+        return None
+    (part,) = torch.autograd.grad(product, u, x.detach())
+    return part
+
+
+def _carry(weights: torch.Tensor, values: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return ``sum over heads of W[h, i, j] (gradient[h, i] . v[h, j])``, of shape (B, n, m)."""
+    values = values.detach().repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
+    gains = gradient.transpose(1, 2) @ values.transpose(-1, -2)
+    return (weights * gains).sum(1).double().cpu()
 
 
 class _Diagnosis(_Frozen):
