@@ -32,8 +32,6 @@ from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.rules import RULES, carries, constant, sloped
 from attnflow.errors import AttentionError
 
-__all__ = ["Contributions", "Step", "contribute"]
-
 
 class Contributions(NamedTuple):
     """What a batch of B answers came from.

@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol
 
 import torch
 
-__all__ = ["RULES", "Pass", "carries", "constant", "sloped"]
-
 
 class Pass(Protocol):
     """The forward pass that a rule is part of."""
