@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from attnflow.capture.frozen import contribute
+from attnflow.capture import contribute
 from attnflow.capture.rules import RULES
 from attnflow.errors import AttentionError, OptionError
 from tests.support import decomposition

@@ -1,8 +1,9 @@
-"""A model's forward pass in, its attention out.
+"""A model's forward pass in, its attention out, or what its answer came from.
 
 One mechanism serves every architecture: `transformers` lets an attention function be registered,
 and calls it for every layer. Where a model does not take part in that, its own attention output is
-read. The model is not changed.
+read. `contribute` runs the model with everything that multiplies held at its value, forward and
+backward, and returns what each position adds to the answer. The model is not changed.
 
 This package needs torch and transformers, and is not imported by ``import attnflow``.
 """
@@ -11,6 +12,7 @@ from attnflow.errors import MissingExtraError
 
 try:
     from attnflow.capture.forward import Captured, capture
+    from attnflow.capture.frozen import Contributions, Step, contribute
     from attnflow.capture.pair import CapturedPair, capture_pair
 except ImportError as error:
     raise MissingExtraError(
@@ -18,4 +20,12 @@ except ImportError as error:
         f'({error}); run: pip install "attnflow[hf]"'
     ) from error
 
-__all__ = ["Captured", "CapturedPair", "capture", "capture_pair"]
+__all__ = [
+    "Captured",
+    "CapturedPair",
+    "Contributions",
+    "Step",
+    "capture",
+    "capture_pair",
+    "contribute",
+]
