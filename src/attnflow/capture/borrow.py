@@ -99,3 +99,8 @@ def _remove_recorders(module: torch.nn.Module, known: set[int]) -> None:
             del module._forward_hooks[key]
             module._forward_hooks_with_kwargs.pop(key, None)
             module._forward_hooks_always_called.pop(key, None)
+
+
+def implementations_of(model: torch.nn.Module) -> set[str | None]:
+    """Return the attention implementations that the parts of a model use."""
+    return {config._attn_implementation_internal for config in configs_of(model)}

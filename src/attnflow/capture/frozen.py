@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attnflow.capture.borrow import borrowed, configs_of
+from attnflow.capture.borrow import borrowed, implementations_of
 from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
 from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.rules import RULES, carries, constant, sloped
@@ -135,9 +135,8 @@ def contribute(
     """
     size = input_size(inputs)
     # Kernels of their own, as flash attention, cannot be held at their values.
-    own = {config._attn_implementation_internal for config in configs_of(model)}
-    implementation = None if own <= {None, "eager", "sdpa"} else "sdpa"
-    implementation = NAME if steps else implementation
+    usual = implementations_of(model) <= {None, "eager", "sdpa"}
+    implementation = NAME if steps else None if usual else "sdpa"
     with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation):
         given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
         found = _contribute(model, given, score, size.items, steps)
