@@ -14,7 +14,8 @@ CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null)
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
+# Python compiles what it imports; pip would compile all of it, which takes a minute.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile --constraint constraints.txt
 CPP_FILES := $(wildcard src/maxflow/*.cpp src/maxflow/*.hpp tests/cpp/*.cpp)
 CPP_SOURCES := CMakeLists.txt $(shell find src/maxflow -type f 2>/dev/null)
 # Biome formats and checks the JavaScript. It comes from npm, which not everybody has.
