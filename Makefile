@@ -14,8 +14,7 @@ CXX_FOUND := $(shell command -v $${CXX:-c++} g++ clang++ 2>/dev/null)
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what it imports; pip would compile all of it, which takes a minute.
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --no-compile --constraint constraints.txt
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CPP_FILES := $(wildcard src/maxflow/*.cpp src/maxflow/*.hpp tests/cpp/*.cpp)
 CPP_SOURCES := CMakeLists.txt $(shell find src/maxflow -type f 2>/dev/null)
 # Biome formats and checks the JavaScript. It comes from npm, which not everybody has.
@@ -28,7 +27,7 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
+.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
@@ -54,8 +53,14 @@ demo: $(VENV)/.stamp-demo
 # Two files at a time, each on one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: $(VENV)/.stamp-test $(VENV)/.stamp-browser cpp-test
+# The C++ core is built and tested while packages are installed.
+test:
+	@$(MAKE) --jobs 2 --output-sync=line test-cpp test-python
+
+test-cpp: cpp-test
 	@$(MAKE) sanitize SANITIZE_GRAPHS=500
+
+test-python: $(VENV)/.stamp-test $(VENV)/.stamp-browser
 	$(PYTEST) -m 'not exhaustive'
 
 # Tests marked "scaled" are in both parts, and here repeat what they do more often.
