@@ -55,7 +55,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The C++ core is built and tested while packages are installed.
 test:
-	@$(MAKE) --jobs 2 --output-sync=line test-cpp test-python
+	@$(MAKE) --jobs 2 test-cpp test-python
 
 test-cpp: cpp-test
 	@$(MAKE) sanitize SANITIZE_GRAPHS=500

@@ -116,6 +116,7 @@ def test_edges_without_capacity_are_not_given_to_a_solver():
 # A run
 
 
+@pytest.mark.exhaustive
 def test_a_run_measures_everything_and_all_solvers_agree(synthetic_run):
     status, document, _, _ = synthetic_run
     assert status == 0
@@ -137,6 +138,7 @@ def test_a_run_measures_everything_and_all_solvers_agree(synthetic_run):
     assert "memory/soft/32/6/2" in measured
 
 
+@pytest.mark.exhaustive
 def test_a_document_says_where_and_with_what_it_was_measured(synthetic_run):
     _, document, _, _ = synthetic_run
     assert document["machine"]["cores"] == os.cpu_count()
@@ -149,6 +151,7 @@ def test_a_document_says_where_and_with_what_it_was_measured(synthetic_run):
     assert "--kinds soft causal" in document["command"]
 
 
+@pytest.mark.exhaustive
 def test_the_page_has_every_table_and_all_solvers(synthetic_run):
     _, document, page, _ = synthetic_run
     assert page.startswith("# Benchmarks\n")
@@ -165,11 +168,13 @@ def test_the_page_has_every_table_and_all_solvers(synthetic_run):
     assert {line.count("|") for line in rows} == {4 + len(SOLVERS) + 1}
 
 
+@pytest.mark.exhaustive
 def test_nothing_but_the_files_asked_for_is_left_behind(synthetic_run):
     _, _, _, folder = synthetic_run
     assert sorted(path.name for path in folder.iterdir()) == ["page.md", "run.json"]
 
 
+@pytest.mark.exhaustive
 def test_a_saved_run_is_shown_without_measuring(synthetic_run, tmp_path, capsys):
     _, _, page, folder = synthetic_run
     again = tmp_path / "again.md"

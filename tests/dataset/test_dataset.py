@@ -823,6 +823,7 @@ def test_the_command_says_how_to_go_on_after_ctrl_c(saved, tmp_path, capsys, mon
     assert "512 rows" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_in_a_terminal_there_is_a_bar_and_ctrl_c_says_how_to_go_on(saved, tmp_path):
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)
