@@ -154,6 +154,7 @@ def outputs(notebook):
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_notebook_runs_and_gives_what_it_shows(tmp_path):
     path = tmp_path / "notebook.ipynb"
     result = subprocess.run(
