@@ -8,6 +8,7 @@ layer; layer 0 is the input. The page of the benchmark (pages/solvers.md) descri
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ def edges_of(capacities: NDArray[np.int64]) -> Edges:
     return Edges((depth + 1) * n, (layers + 1) * n + rows, layers * n + columns, values)
 
 
-class Solver:
+class Solver(ABC):
     """A maximum-flow solver.
 
     Args:
@@ -73,16 +74,16 @@ class Solver:
     def __init__(self, capacities: NDArray[np.int64]) -> None:
         self.build(edges_of(capacities))
 
+    @abstractmethod
     def build(self, edges: Edges) -> None:
         """Build the graph, once for all pairs."""
-        raise NotImplementedError
 
-    def prepare(self, source: int, sink: int) -> None:
+    def prepare(self, source: int, sink: int) -> None:  # noqa: B027 (most need nothing)
         """Do what the library needs again for this pair. By default, nothing."""
 
+    @abstractmethod
     def solve(self, source: int, sink: int) -> float:
         """Return the maximum flow from node `source` to node `sink`."""
-        raise NotImplementedError
 
 
 class EdmondsKarp(Solver):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -29,21 +30,21 @@ _LARGEST: Final = 1_000_000
 _LONGEST: Final = 200
 
 
-class Kind:
+class Kind(ABC):
     """What values an option takes."""
 
     @property
+    @abstractmethod
     def accepted(self) -> str:
         """The accepted values, in words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, value: Any) -> Any:
         """Return the value in plain Python types, or raise a `ValueError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the values."""
-        raise NotImplementedError
 
     def check(self, value: Any, name: str) -> Any:
         """Return the value in plain Python types, or raise an `OptionError` that names it."""
