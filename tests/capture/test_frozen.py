@@ -74,20 +74,17 @@ def test_a_vision_model_decomposes_as_n_vectors_carried_forward_do():
     torch.testing.assert_close(found.biases[0], parts[-1], rtol=1e-6, atol=1e-6)
 
 
-def test_an_encoder_decoder_decomposes_as_n_vectors_carried_forward_do():
+def tiny_t5():
     torch.manual_seed(0)
     config = transformers.T5Config(
-        vocab_size=50,
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        initializer_factor=2.0,
+        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, initializer_factor=2.0
     )
     model = randomised(transformers.T5ForConditionalGeneration(config).eval()).double()
-    target = torch.tensor([[0, 4, 11]])
-    inputs = {"input_ids": IDS, "decoder_input_ids": target}
+    return model, {"input_ids": IDS, "decoder_input_ids": torch.tensor([[0, 4, 11]])}
+
+
+def test_an_encoder_decoder_decomposes_as_n_vectors_carried_forward_do():
+    model, inputs = tiny_t5()
     found = contribute(model, inputs, lambda outputs: outputs.logits[:, -1, 7])
     outputs = eager_run(model, **inputs)
     parts = decomposition.t5(
@@ -148,20 +145,14 @@ def test_they_add_up_in_every_architecture(name):
     torch.testing.assert_close(total, found.values, rtol=0, atol=1e-3)
 
 
-def test_a_rule_that_is_missing_is_named(monkeypatch):
+@pytest.mark.parametrize("name", ["layer_norm", "linear"])
+def test_a_rule_that_is_missing_is_seen_and_named(monkeypatch, name):
+    # Without the rule of linear layers, only their biases are missing from the sum.
+    monkeypatch.delitem(RULES, name)
     model = randomised(build("BERT"))
-    monkeypatch.delitem(RULES, "layer_norm")
     found = contribute(model, {"input_ids": IDS}, lambda outputs: outputs.logits[:, 1])
     assert found.wrong
-    assert found.without_rule == ("layer_norm",)
-
-
-def test_a_bias_that_is_left_out_is_seen(monkeypatch):
-    model = randomised(build("BERT"))
-    monkeypatch.delitem(RULES, "linear")
-    found = contribute(model, {"input_ids": IDS}, lambda outputs: outputs.logits[:, 1])
-    assert found.wrong
-    assert found.without_rule == ("linear",)
+    assert found.without_rule == (name,)
 
 
 # ---- Batches, padding and types ------------------------------------------------------------------
@@ -276,19 +267,48 @@ def test_a_score_of_another_shape_is_refused():
 # ---- Steps ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "Qwen2", "ModernBERT"])
-def test_steps_carry_what_a_plain_loop_says(name):
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_step_carries_what_vectors_carried_forward_edge_by_edge_say(layer):
+    model = randomised(build("GPT-2")).double()
+    found = contribute(model, {"input_ids": IDS}, lambda out: out.logits[:, -1, 7], steps=True)
+    outputs = eager_run(model, input_ids=IDS)
+    parts = decomposition.gpt2(model, outputs.hidden_states, outputs.attentions, layer, edges=True)
+    size = IDS.shape[1]
+    edges, kept = parts[: size * size, 7].reshape(size, size), parts[size * size : -1, 7]
+    step = found.steps[layer]
+    assert (step.stack, step.layer, step.cross) == (0, layer, False)
+    torch.testing.assert_close(step.edges[0], edges.detach())
+    torch.testing.assert_close(step.entering[0] - step.edges[0].sum(0), kept.detach())
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+def test_what_leaves_a_layer_enters_the_next_where_there_are_no_biases(name):
     model = randomised(build(name)).double()
     found = contribute(model, {"input_ids": IDS}, score_of, steps=True)
     plain = contribute(model, {"input_ids": IDS}, score_of)
     torch.testing.assert_close(found.scores[0], plain.scores[0], rtol=1e-6, atol=1e-8)
-    assert [step.layer for step in found.steps] == list(range(len(found.steps)))
     torch.testing.assert_close(found.steps[0].entering, found.scores[0])
     for lower, upper in zip(found.steps, found.steps[1:], strict=False):
-        # What does not go through attention stays where it is.
-        own = lower.entering - lower.edges.sum(1)
-        after = lower.edges.sum(2) + own
-        if name == "Llama":
-            torch.testing.assert_close(after, upper.entering, rtol=1e-5, atol=1e-6)
-        # Biases add the rest: the same at whatever position they are.
-        assert after.shape == upper.entering.shape
+        kept = lower.entering - lower.edges.sum(1)
+        after = lower.edges.sum(2) + kept
+        torch.testing.assert_close(after, upper.entering, rtol=1e-5, atol=1e-6)
+
+
+def test_all_of_the_source_comes_through_cross_attention():
+    model, inputs = tiny_t5()
+    found = contribute(model, inputs, lambda outputs: outputs.logits[:, -1, 7], steps=True)
+    assert [(step.stack, step.layer, step.cross) for step in found.steps] == [
+        (0, 0, False),
+        (0, 1, False),
+        (1, 0, False),
+        (1, 0, True),
+        (1, 1, False),
+        (1, 1, True),
+    ]
+    crossed = sum(step.edges.sum() for step in found.steps if step.cross)
+    torch.testing.assert_close(crossed, found.scores[0].sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_steps_of_a_model_that_has_its_own_attention_are_refused():
+    with pytest.raises(AttentionError, match="MPNet"):
+        contribute(build("MPNet"), {"input_ids": IDS}, score_of, steps=True)

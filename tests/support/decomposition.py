@@ -4,6 +4,8 @@ A value is written as its parts, a tensor of shape (positions + 1, n, d): what e
 adds to it, and last what biases add. Written plainly, from the models' weights, and for one text.
 """
 
+from functools import partial
+
 import torch
 
 
@@ -81,6 +83,25 @@ def attention(weights, values):
     return Parts(torch.cat(results, dim=-1))
 
 
+def by_edge(weights, values, residual, project):
+    """A layer's attention and its residual, with a part for every pair of positions.
+
+    The parts of the result: each pair (i, j), what position i got from j; then what each position
+    keeps; then biases.
+    """
+    size = weights.shape[-1]
+    pairs = torch.zeros(size * size + 1, *values.parts.shape[1:], dtype=values.parts.dtype)
+    for i in range(size):
+        for j in range(size):
+            alone = torch.zeros_like(weights)
+            alone[:, i, j] = weights[:, i, j]
+            pairs[i * size + j] = attention(alone, values).parts[j]
+    pairs[-1] = attention(weights, values).parts[-1]
+    moved = project(Parts(pairs)).parts
+    biases = moved[-1] + residual.parts[-1]
+    return Parts(torch.cat([moved[:-1], residual.parts[:-1], biases[None]]))
+
+
 def repeated(values, groups, size):
     """Values of grouped heads, one for each head."""
     parts, positions, _ = values.parts.shape
@@ -102,13 +123,17 @@ def bert(model, hidden, weights):
     return linear(pooled, model.classifier).parts[:, 0]
 
 
-def gpt2(model, hidden, weights):
-    value = embedded(hidden[0][0])
-    for layer, attended in zip(model.transformer.h, weights, strict=True):
-        values = Parts(
-            conv1d(layer_norm(value, layer.ln_1), layer.attn.c_attn).parts.chunk(3, -1)[2]
-        )
-        value = conv1d(attention(attended[0], values), layer.attn.c_proj) + value
+def gpt2(model, hidden, weights, start=0, edges=False):
+    """The parts of the last position's logits: of what enters layer `start`, or of its edges."""
+    value = embedded(hidden[start][0])
+    for number, layer in enumerate(model.transformer.h[start:], start):
+        normed = layer_norm(value, layer.ln_1)
+        values = Parts(conv1d(normed, layer.attn.c_attn).parts.chunk(3, -1)[2])
+        if edges and number == start:
+            project = partial(conv1d, layer=layer.attn.c_proj)
+            value = by_edge(weights[number][0], values, value, project)
+        else:
+            value = conv1d(attention(weights[number][0], values), layer.attn.c_proj) + value
         inner = conv1d(layer_norm(value, layer.ln_2), layer.mlp.c_fc)
         value = conv1d(activation(inner, layer.mlp.act), layer.mlp.c_proj) + value
     return linear(layer_norm(value, model.transformer.ln_f), model.lm_head).parts[:, -1]

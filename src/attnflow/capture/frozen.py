@@ -17,7 +17,7 @@ calls. No module is changed; hooks are there for the time of the call.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -222,9 +222,9 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
         if _PASS.get() is not frozen:
             return None
         if arguments:
-            entry = frozen.enter(name, arguments[0])
+            entry = frozen.enter(name, arguments[0], (*arguments[1:], *options.values()))
             return (entry, *arguments[1:]), options
-        entry = frozen.enter(name, options["hidden_states"])
+        entry = frozen.enter(name, options["hidden_states"], options.values())
         return arguments, {**options, "hidden_states": entry}
 
     def before(module: torch.nn.Module, arguments: Any) -> Any:
@@ -290,7 +290,7 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         scale: What every bias is multiplied by: ones of shape (B,), whose gradient is what biases
             add to each item's answer.
         entries: The embeddings as they enter the first layer of each stack, by its name.
-        layers: What entered each layer so far, with the name of its stack.
+        layers: What entered each layer so far.
         activated: The inputs of activation modules that are running.
     """
 
@@ -298,16 +298,19 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.scale: Final = torch.ones(items, device=device, requires_grad=True)
         self.entries: Final[dict[str, torch.Tensor]] = {}
-        self.layers: Final[list[tuple[str, torch.Tensor]]] = []
+        self.layers: Final[list[_Entered]] = []
         self.activated: Final[list[torch.Tensor]] = []
 
-    def enter(self, name: str, values: torch.Tensor) -> torch.Tensor:
+    def enter(self, name: str, values: torch.Tensor, others: Iterable[Any]) -> torch.Tensor:
         """Note what enters a layer of a stack, and return what the layer goes on with."""
         if name not in self.entries:
             self.entries[name] = values.detach().requires_grad_()
             # The layers may change it in place, which a leaf does not allow.
             values = self.entries[name].clone()
-        self.layers.append((name, values))
+        # A decoder's layers are also given what the encoder returned, by whatever name.
+        encoded = (other for other in others if carries(other) and other.ndim == values.ndim)
+        other = next((other for other in encoded if other is not values), None)
+        self.layers.append(_Entered(name, values, other))
         return values
 
     def __torch_function__(
@@ -326,6 +329,14 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
             return values
         added: torch.Tensor = _AddBias.apply(values, bias, self.scale)
         return added
+
+
+class _Entered(NamedTuple):
+    """What entered a layer: its stack, the values of its positions, and another stack's output."""
+
+    stack: str
+    values: torch.Tensor
+    other: torch.Tensor | None
 
 
 class _AddBias(torch.autograd.Function):  # type: ignore[misc]
@@ -373,31 +384,33 @@ class _Steps:
         """What gradients are needed of: outputs of attention, then what entered the layers."""
         if not self.taken:
             return []
-        return [*(taken.output for taken in self.taken), *(x for _, x in self._frozen.layers)]
+        outputs = [taken.output for taken in self.taken]
+        return [*outputs, *(entered.values for entered in self._frozen.layers)]
 
     def carried(self, gradients: Sequence[torch.Tensor]) -> tuple[Step, ...]:
         """Return the steps, given the gradients of `wanted`."""
         if not self.taken:
             return ()
         names = list(self._frozen.entries)
-        entered = self._frozen.layers
-        entering = [
-            _dot(x, gradient)
-            for (_, x), gradient in zip(entered, gradients[len(self.taken) :], strict=True)
-        ]
+        layers = self._frozen.layers
         found = []
         for taken, gradient in zip(self.taken, gradients, strict=False):
-            name, x = entered[taken.entry]
-            layer = sum(other == name for other, _ in entered[: taken.entry])
-            # Attention to another stack reads what its last layer returned, whatever norm comes
-            # after; its values do not depend on what entered this layer.
-            values = _linear_part(taken.values, x)
+            entered = layers[taken.entry]
+            below = layers[: taken.entry]
+            # The values come from the positions of this stack, or from another stack's output.
+            values = _linear_part(taken.values, entered.values)
             cross = values is None
             if values is None:
-                last = next(x for other, x in reversed(entered) if other != name)
-                values = _linear_part(taken.values, last)
-            edges = _carry(taken.weights, taken.values if values is None else values, gradient)
-            found.append(Step(names.index(name), layer, cross, edges, entering[taken.entry]))
+                values = _linear_part(taken.values, entered.other)
+            found.append(
+                Step(
+                    stack=names.index(entered.stack),
+                    layer=sum(other.stack == entered.stack for other in below),
+                    cross=cross,
+                    edges=_carry(taken.weights, values, gradient),
+                    entering=_dot(entered.values, gradients[len(self.taken) + taken.entry]),
+                )
+            )
         return tuple(found)
 
 
@@ -408,11 +421,13 @@ class _Taken(NamedTuple):
     output: torch.Tensor
 
 
-def _linear_part(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+def _linear_part(values: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor | None:
     """Return the part of values that comes from x and not from biases; None if none does.
 
     The values are J x + b in the frozen pass. J x is the gradient of J^T u by u, times x.
     """
+    if x is None:
+        return None
     u = torch.zeros_like(values, requires_grad=True)
     (product,) = torch.autograd.grad(
         values, x, u, create_graph=True, retain_graph=True, allow_unused=True
@@ -423,8 +438,13 @@ def _linear_part(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
     return part
 
 
-def _carry(weights: torch.Tensor, values: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+def _carry(
+    weights: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor
+) -> torch.Tensor:
     """Return ``sum over heads of W[h, i, j] (gradient[h, i] . v[h, j])``, of shape (B, n, m)."""
+    if values is None:
+        # Constants, as a learnt prefix: nothing of them comes from a position.
+        return torch.zeros_like(weights[:, 0], dtype=torch.double, device="cpu")
     values = values.detach().repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
     gains = gradient.transpose(1, 2) @ values.transpose(-1, -2)
     return (weights * gains).sum(1).double().cpu()
