@@ -25,6 +25,7 @@ from attnflow.options import METHODS
 from attnflow.resample import INTERPOLATIONS, Area, resampled
 from attnflow.tokens import Tokens, summed
 from attnflow.trace import Trace
+from attnflow.verdict import Check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,10 +77,12 @@ class Explanation:
 
     Attributes:
         tokens: The T tokens, as the tokenizer names them.
-        scores: One finite number for each token, float64 of shape (T,).
+        scores: One finite number for each token, float64 of shape (T,). Contributions have a sign:
+            what speaks for the target is positive, and their sum and `bias` are `value`.
         layer_scores: The same for every layer of the model, lowest first, shape (L, T).
-        method: "raw", "rollout" or "flow".
-        layer: The layer that `scores` belong to, from 1 to L.
+        method: "contribution", "raw", "rollout" or "flow".
+        layer: The layer that `scores` belong to, from 1 to L. For contributions 1: the embeddings
+            that enter the first layer, and `layer_scores` has what those entering each layer add.
         position: The index of the explained position among the tokens that the model was given.
             `by_unit` and `without_special_tokens` do not change it.
         text: The text explained.
@@ -89,6 +92,12 @@ class Explanation:
         model: The model's name.
         task: What the model does, such as "classification".
         target: The class or token that the explanation is for, if there is one.
+        contrast: The class or token that it is compared with, if one was given.
+        value: For contributions, the answer that they add up to: the target's logit minus that of
+            the contrast, or minus the mean of the others. None for other methods.
+        bias: For contributions, what the model's biases add to the answer, which comes from no
+            token. None for other methods.
+        check: What blanking out each unit of this input does to the answer, if that was measured.
         prediction: What the model answered, if it answers.
         options: Every other option that the explanation was made with, a read-only mapping of
             names to values that JSON can represent.
@@ -132,6 +141,9 @@ class Explanation:
     layer: int
     position: int
     target: str | None = None
+    contrast: str | None = None
+    value: float | None = None
+    bias: float | None = None
     prediction: Prediction | None = None
     text: str
     tokens: tuple[str, ...]
@@ -142,6 +154,7 @@ class Explanation:
     saturation: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    check: Check | None = None
     grid: tuple[int, int] | None = None
     trace: Trace | None = None
     picture: bytes | None = None
@@ -173,6 +186,9 @@ class Explanation:
             layer=int(self.layer),
             position=integer(self.position, "position", least=0),
             target=None if self.target is None else string(self.target, "target"),
+            contrast=None if self.contrast is None else string(self.contrast, "contrast"),
+            value=None if self.value is None else number(self.value, "value"),
+            bias=None if self.bias is None else number(self.bias, "bias"),
             prediction=None if self.prediction is None else _prediction(self.prediction),
             text=text,
             tokens=tokens,
@@ -189,6 +205,8 @@ class Explanation:
             _check_trace(self.trace, depth, self.position, len(text))
         if self.picture is not None:
             _check_picture(self.picture, self.grid)
+        if self.check is not None and not isinstance(self.check, Check):
+            raise invalid("check", self.check, "a Check")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Explanation):
@@ -388,8 +406,9 @@ class Explanation:
         """
         data: dict[str, Any] = {"format": FORMAT, "version": VERSION}
         for name, value in vars(self).items():
-            if name not in ("trace", "picture"):
+            if name not in ("trace", "picture", "check"):
                 data[name] = fields.thawed(value)
+        data["check"] = None if self.check is None else self.check.to_dict()
         if self.prediction is not None:
             data["prediction"] = self.prediction._asdict()
         if trace and self.trace is not None:
@@ -416,8 +435,9 @@ class Explanation:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise invalid("the format of data", found, f"a dictionary with the format {FORMAT!r}")
         choice(data.get("version"), "the version of data", (VERSION,))
-        # Explanations stored before there were any of images have no grid, and many no trace.
-        data = {"grid": None, "trace": None, "picture": None, **data}
+        # Older explanations have fewer fields, and many have no trace.
+        optional = ("contrast", "value", "bias", "check", "grid", "trace", "picture")
+        data = {**dict.fromkeys(optional), **data}
         names = [one.name for one in dataclasses.fields(cls)]
         missing = [repr(name) for name in names if name not in data]
         if missing:
@@ -428,6 +448,8 @@ class Explanation:
             if set(prediction) != set(Prediction._fields):
                 raise invalid("prediction", prediction, ", ".join(Prediction._fields))
             given["prediction"] = Prediction(**prediction)
+        if isinstance(given["check"], Mapping):
+            given["check"] = Check.from_dict(given["check"])
         if isinstance(given["trace"], Mapping):
             given["trace"] = Trace.from_dict(given["trace"])
         if isinstance(given["picture"], str):

@@ -18,7 +18,7 @@ from attnflow.checks import integer, invalid, items, string, switch
 from attnflow.errors import OptionError
 
 
-def set_fields(value: object, **checked: Any) -> None:
+def set_fields(value: object, /, **checked: Any) -> None:
     """Set the fields of a frozen dataclass, in its ``__post_init__``."""
     for name, item in checked.items():
         object.__setattr__(value, name, item)

@@ -17,7 +17,11 @@ from typing import Any, Final, TypeVar
 from attnflow.checks import HEAD_FUSIONS, choice, either, integer, invalid, number
 from attnflow.errors import OptionError
 
-METHODS: Final = ("raw", "rollout", "flow")
+ATTENTION_METHODS: Final = ("raw", "rollout", "flow")
+"""The methods that read the attention weights alone: what could have reached a position."""
+ANSWER_METHODS: Final = ("contribution",)
+"""The methods that explain an answer, in scores with a sign: what the answer came from."""
+METHODS: Final = (*ATTENTION_METHODS, *ANSWER_METHODS)
 EDGES: Final = ("attention", "gradient", "effective", "value_norm")
 POSITIONS: Final = ("auto", "cls", "mask", "last")
 UNITS: Final = ("tokens", "words", "sentences")
@@ -187,6 +191,7 @@ class Option:
         recorded: Whether a saved explanation records it under `Explanation.options`.
         needs_model: Why stored attention cannot answer it without the model; empty if it can.
         in_data_sets: Whether a run over a data set takes it.
+        methods: The methods that it has an effect on.
     """
 
     name: str
@@ -197,6 +202,7 @@ class Option:
     recorded: bool = False
     needs_model: str = ""
     in_data_sets: bool = True
+    methods: tuple[str, ...] = METHODS
 
     def json_schema(self) -> dict[str, Any]:
         """Return the option's JSON schema, with its default and description."""
@@ -206,12 +212,19 @@ class Option:
 OPTIONS: Final[list[Option]] = [
     Option(
         "method",
-        Choice(METHODS),
-        "flow",
-        "How edges become scores: raw attention, attention rollout or attention flow.",
+        Choice(("auto", *METHODS)),
+        "auto",
+        "How tokens are scored. contribution: what each adds to the answer, in scores that add up "
+        "to it. raw attention, attention rollout and attention flow: how much of each could have "
+        "reached a position, by the attention weights alone. auto is contribution where the model "
+        "gives an answer, and rollout where it does not.",
     ),
     Option(
-        "layer", Integer(), -1, "The layer whose embedding is explained, from 1; -1 is the last."
+        "layer",
+        Integer(),
+        -1,
+        "The layer whose embedding is explained, from 1; -1 is the last.",
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "position",
@@ -232,6 +245,7 @@ OPTIONS: Final[list[Option]] = [
         "through (Brunner et al. 2020); or value_norm, the norm of the vector that attention moves "
         "from one position to another (Kobayashi et al. 2020).",
         recorded=True,
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "target",
@@ -239,6 +253,17 @@ OPTIONS: Final[list[Option]] = [
         None,
         "The class or token that is explained. By default, what the model predicts.",
         needs_model="the target is stored, and another one needs the model",
+        methods=ANSWER_METHODS,
+    ),
+    Option(
+        "contrast",
+        Choice(index="its index", other="a class or token", none=True),
+        None,
+        "The class or token that the target is compared with: why one and not the other. By "
+        "default, contributions are to the difference of the target's logit and the mean of the "
+        "other classes', or of all tokens'.",
+        needs_model="a contrast changes what the model is asked",
+        methods=ANSWER_METHODS,
     ),
     Option(
         "heads",
@@ -247,6 +272,7 @@ OPTIONS: Final[list[Option]] = [
         "How heads are fused: mean, max, min, sum, or the index of one head. Gradient edges are "
         "the mean over heads. Value norms combine all heads, or take the one given.",
         recorded=True,
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "residual",
@@ -255,6 +281,7 @@ OPTIONS: Final[list[Option]] = [
         "The share of the residual connection, from 0 to 1. value_norm edges measure it for each "
         "layer and position.",
         recorded=True,
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "receptive_field",
@@ -263,6 +290,7 @@ OPTIONS: Final[list[Option]] = [
         "Divide rollout and flow by what uniform attention over the same mask gives. Otherwise "
         "early tokens score high in causal models. auto does so for causal models.",
         recorded=True,
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "units",
@@ -287,6 +315,7 @@ OPTIONS: Final[list[Option]] = [
         "content. For an encoder-decoder, one of the source and one of the target; a note names "
         "them.",
         recorded=True,
+        methods=ATTENTION_METHODS,
     ),
     Option(
         "truncate",
@@ -301,6 +330,16 @@ OPTIONS: Final[list[Option]] = [
         False,
         "Keep the attention of each head in the trace, for pages that show single heads. Only "
         "for attention edges of models that read one text.",
+        in_data_sets=False,
+    ),
+    Option(
+        "check",
+        Switch(),
+        False,
+        "Test the explanation on this very input: replace each unit by a blank, measure how the "
+        "answer changes, and report whether the scores agree. A text of n units takes n more "
+        "forward passes.",
+        needs_model="the check runs the model",
         in_data_sets=False,
     ),
 ]
@@ -365,6 +404,24 @@ class Options(Mapping[str, Any]):
     def replace(self, **changed: Any) -> Options:
         """Return these options with some changed."""
         return Options(**{**self._values, **changed})
+
+    def without_effect(self) -> list[str]:
+        """Return the options that were given, and have no effect on the method.
+
+        Example:
+            >>> Options(method="rollout", target="VBP").without_effect()
+            ['target']
+            >>> Options(method="rollout", target="VBP", edges="gradient").without_effect()
+            []
+        """
+        asked = ("target", "contrast") if self.edges == "gradient" else ()
+        return [
+            option.name
+            for option in OPTIONS
+            if self.method not in ("auto", *option.methods)
+            and self[option.name] != option.default
+            and (self.method in ANSWER_METHODS or option.name not in asked)
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return every option and its value, as JSON can hold them."""

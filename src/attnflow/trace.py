@@ -9,15 +9,16 @@ import base64
 import binascii
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import fields
-from attnflow.checks import integer, resolve_residual, strings
+from attnflow.checks import integer, number, resolve_residual, strings
 from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph
 from attnflow.uniform import layered_graph, sides, uniform_graph
@@ -55,6 +56,12 @@ class Trace:
         encoder: Of an encoder-decoder, how many layers its encoder has and how many tokens its
             source, the first of all. Its graph is that of `attnflow.encoder_decoder_graph`, in
             which a layer of the decoder is two. None for any other model.
+        carried: What each edge carried to the answer, with its sign, float64 of shape (L, n, n):
+            entry [l, k, m] is the part of the answer that position k after layer l + 1 got from
+            position m below. A position's own edge has the residual connection and the feed-forward
+            layer too. The sum of a column is what position m contributes where it enters the layer;
+            what biases add in a layer is in the columns of the layers above. None if it was not
+            asked for.
 
     Raises:
         OptionError: If an argument has the wrong type, shape or range.
@@ -79,6 +86,7 @@ class Trace:
     mask: NDArray[np.bool_] | None = None
     heads: NDArray[np.unsignedinteger[Any]] | None = None
     encoder: tuple[int, int] | None = None
+    carried: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         count, layers = len(self.tokens), len(self.weights)
@@ -97,6 +105,8 @@ class Trace:
             _check_rows(self.heads, COARSE_BITS, "heads")
         if self.encoder is not None:
             _check_sides(self.weights, self.encoder)
+        if self.carried is not None:
+            _check_shape(self.carried, "carried", (layers, count, count))
         fields.set_fields(
             self,
             tokens=tuple(self.tokens),
@@ -106,6 +116,7 @@ class Trace:
             residual=resolve_residual(self.residual, layers, count),
             mask=None if self.mask is None else fields.read_only(self.mask),
             heads=None if self.heads is None else fields.read_only(self.heads),
+            carried=None if self.carried is None else fields.read_only(self.carried),
         )
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
@@ -140,6 +151,7 @@ class Trace:
         special: Sequence[bool],
         mask: NDArray[np.bool_] | None = None,
         heads: Sequence[Any] | None = None,
+        carried: NDArray[np.float64] | None = None,
     ) -> "Trace | None":
         """Return the trace of a graph.
 
@@ -151,6 +163,7 @@ class Trace:
             mask: Which offsets each layer attends over, or None.
             heads: For each layer the weights of its heads, of shape (H, n, n), or None. More than
                 4,194,304 of them are left out.
+            carried: What each edge carried to the answer, of shape (L, n, n), or None.
 
         Returns:
             The trace, or None if it would be of more than 4,194,304 weights, as 12 layers of 592
@@ -173,6 +186,7 @@ class Trace:
             mask=mask,
             heads=kept,
             encoder=graph.encoder,
+            carried=carried,
         )
 
     def first(self, count: int) -> "Trace":
@@ -215,6 +229,7 @@ class Trace:
             weights=self.weights[:layers, :count, :count],
             residual=residual if isinstance(residual, float) else residual[:layers, :count],
             mask=mask,
+            carried=None if self.carried is None else self.carried[:layers, :count, :count],
             **changed,
         )
 
@@ -251,11 +266,21 @@ class Trace:
             highest down, that byte of every weight; compressed with zlib; in base64.
         """
         room = sys.maxsize if most_bytes is None else most_bytes
-        bits, packed = _fitted(self.weights, self.bits, room)
+        bits, packed = _fitted(partial(_rescaled, self.weights, self.bits), self.bits, room)
         heads = None
         if self.heads is not None:
-            head_bits, packed_heads = _fitted(self.heads, COARSE_BITS, room - len(packed))
+            head_bits, packed_heads = _fitted(
+                partial(_rescaled, self.heads, COARSE_BITS), COARSE_BITS, room - len(packed)
+            )
             heads = {"count": self.heads.shape[1], "bits": head_bits, "weights": packed_heads}
+            room -= len(packed_heads)
+        carried = None
+        if self.carried is not None:
+            scale = float(np.abs(self.carried).max()) or 1.0
+            few, packed_carried = _fitted(
+                partial(_signed_codes, self.carried, scale), self.bits, room - len(packed)
+            )
+            carried = {"scale": scale, "bits": few, "values": packed_carried}
         return {
             "layers": self.layers,
             "tokens": list(self.tokens),
@@ -267,6 +292,7 @@ class Trace:
             "residual": fields.thawed(self.residual),
             "mask": None if self.mask is None else _packed(self.mask.astype(np.uint8), 8),
             "heads": heads,
+            "carried": carried,
         }
 
     @classmethod
@@ -300,17 +326,28 @@ class Trace:
         if heads is not None:
             if not isinstance(heads, Mapping) or not {"count", "weights"} <= set(heads):
                 raise OptionError("trace.heads is not a dictionary with count and weights")
-            number = integer(heads["count"], "trace.heads.count", least=1)
-            if number * size > MOST_HEAD_WEIGHTS:
-                raise OptionError(f"a trace of {number} heads of {size} weights cannot be read")
+            some = integer(heads["count"], "trace.heads.count", least=1)
+            if some * size > MOST_HEAD_WEIGHTS:
+                raise OptionError(f"a trace of {some} heads of {size} weights cannot be read")
             head_bits = integer(
                 heads.get("bits", COARSE_BITS),
                 "trace.heads.bits",
                 least=FEWEST_BITS,
                 most=COARSE_BITS,
             )
-            heads = _unpacked(heads["weights"], number * size, head_bits, "heads")
-            heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, number, count, count)
+            heads = _unpacked(heads["weights"], some * size, head_bits, "heads")
+            heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, some, count, count)
+        carried: Any = data.get("carried")
+        if carried is not None:
+            if not isinstance(carried, Mapping) or not {"scale", "bits", "values"} <= set(carried):
+                raise OptionError("trace.carried is not a dictionary with scale, bits and values")
+            width = integer(
+                carried["bits"], "trace.carried.bits", least=FEWEST_BITS, most=FINE_BITS
+            )
+            codes = _unpacked(carried["values"], size, width, "carried").astype(np.float64)
+            middle = 2 ** (width - 1) - 1
+            carried = number(carried["scale"], "trace.carried.scale") * (codes / middle - 1.0)
+            carried = carried.reshape(layers, count, count)
         encoder: Any = data.get("encoder")
         weights = _unpacked(data["weights"], size, bits, "weights")
         return cls(
@@ -323,6 +360,7 @@ class Trace:
             mask=mask,
             heads=heads,
             encoder=None if encoder is None else fields.pair(encoder, "trace.encoder", 0),
+            carried=carried,
         )
 
 
@@ -373,13 +411,20 @@ def _rescaled(codes: NDArray[Any], bits: int, wanted: int) -> NDArray[np.unsigne
     return codes if bits == wanted else np.rint(codes * scale).astype(kind)
 
 
-def _fitted(codes: NDArray[Any], bits: int, room: int) -> tuple[int, str]:
-    """Pack codes into no more than `room` characters, if 8 bits are few enough for that."""
-    fewer, packed = bits, _packed(codes, bits)
-    while len(packed) > room and fewer > FEWEST_BITS:
-        fewer = max(FEWEST_BITS, fewer - 4)
-        packed = _packed(_rescaled(codes, bits, fewer), fewer)
-    return fewer, packed
+def _fitted(codes: Callable[[int], NDArray[Any]], bits: int, room: int) -> tuple[int, str]:
+    """Pack codes of so many bits, or of fewer if they take more than `room` characters."""
+    packed = _packed(codes(bits), bits)
+    while len(packed) > room and bits > FEWEST_BITS:
+        bits = max(FEWEST_BITS, bits - 4)
+        packed = _packed(codes(bits), bits)
+    return bits, packed
+
+
+def _signed_codes(values: NDArray[np.float64], scale: float, bits: int) -> NDArray[Any]:
+    """Return numbers from -scale to scale as codes, 0 exactly in the middle."""
+    middle = 2 ** (bits - 1) - 1
+    codes: NDArray[Any] = (np.rint(values / scale * middle) + middle).astype(np.uint32)
+    return codes
 
 
 def _packed(codes: NDArray[Any], bits: int) -> str:

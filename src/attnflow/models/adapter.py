@@ -66,10 +66,12 @@ class Question(NamedTuple):
     Attributes:
         position: As in `Explainer.explain`.
         target: The class or token; None is what the model predicts.
+        contrast: The class or token that it is compared with; None is none.
     """
 
     position: int | str
     target: int | str | None
+    contrast: int | str | None = None
 
 
 class Ran(NamedTuple):
