@@ -17,7 +17,7 @@ from attnflow.errors import OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.graph import AttentionGraph
-from attnflow.options import OPTIONS, POSITIONS, Options, sign
+from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 
@@ -192,6 +192,13 @@ class TextAttention(NamedTuple):
             )
         heads = self._fusion(options.get("heads"), bool(options.get("keep_heads", False)))
         chosen = Options(**{**options, "edges": self.edges, "heads": heads})
+        if chosen.method in ANSWER_METHODS:
+            raise OptionError(
+                f"method is {chosen.method!r}, which needs the model: attention weights do not say "
+                f"what an answer came from; expected {', '.join(ATTENTION_METHODS)}"
+            )
+        if chosen.method == "auto":
+            chosen = chosen.replace(method="rollout")
         place = self._place(chosen.position)
         known = self.task not in _BY_POSITION or place == self.position
         if not known and self.edges == "gradient":
@@ -200,17 +207,16 @@ class TextAttention(NamedTuple):
                 f"position {self.position}; another position needs the model"
             )
         graph = self.graph(heads=chosen.heads, residual=chosen.residual)
-        [explanation] = explain_graph(
+        [found] = explain_graph(
             Scorer(graph, mask=self.mask, uniform=self.uniform),
             Tokens(self.text, self.tokens, self.spans, self.special),
             [place],
             chosen,
             [Answer(self.prediction, self.target) if known else Answer()],
-            model=self.model,
-            task=self.task,
+            details={"model": self.model, "task": self.task},
             heads=list(self.attention) if chosen.keep_heads else None,
         )
-        return explanation
+        return found.explanation
 
     def _fusion(self, heads: str | int | None, keep_heads: bool) -> str | int:
         if self.heads is None:

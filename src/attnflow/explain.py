@@ -1,14 +1,18 @@
-"""From a graph to explanations. No model is needed."""
+"""From scores to explanations. No model is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from attnflow.checks import resolve_index
 from attnflow.explanation import Explanation, Prediction
+from attnflow.graph import AttentionGraph
 from attnflow.options import Options
-from attnflow.scoring import Scorer, finish
+from attnflow.scoring import Scored, Scorer, finish
 from attnflow.tokens import Tokens
 from attnflow.trace import Trace
 
@@ -19,10 +23,23 @@ class Answer(NamedTuple):
     Attributes:
         prediction: What it predicted; None if it has no head.
         target: The class or token explained; None if there is none.
+        contrast: The one that it is compared with; None if none was given.
+        value: The answer that contributions add up to; None for other methods.
+        bias: What biases add to it; None for other methods.
     """
 
     prediction: Prediction | None = None
     target: str | None = None
+    contrast: str | None = None
+    value: float | None = None
+    bias: float | None = None
+
+
+class Explained(NamedTuple):
+    """An explanation, and for each unit that it scores the tokens of the input, by index."""
+
+    explanation: Explanation
+    groups: list[list[int]]
 
 
 def explain_graph(
@@ -32,12 +49,10 @@ def explain_graph(
     options: Options,
     answers: Sequence[Answer],
     *,
-    model: str,
-    task: str,
+    details: Mapping[str, Any],
     heads: Sequence[Any] | None = None,
-    details: Mapping[str, Any] | None = None,
-) -> list[Explanation]:
-    """Return the explanation of each of some positions of an input.
+) -> list[Explained]:
+    """Return the explanation of each of some positions of an input, by its attention.
 
     Args:
         scorer: What scores the input's graph.
@@ -45,61 +60,99 @@ def explain_graph(
         positions: The positions, as indices of the graph.
         options: The options.
         answers: What the model answered at each position.
-        model: The model's name.
-        task: What the model does.
+        details: Other arguments of `Explanation`: ``model``, ``task``, and such as ``grid``. Its
+            ``options`` and ``notes`` are added to those that are made here.
         heads: For each layer the weights of its heads, to be kept in the trace.
-        details: Other arguments of `Explanation`, such as ``grid``. Its ``options`` and ``notes``
-            are added to those that are made here.
 
     Raises:
         OptionError: If there is no such layer.
     """
     layer = resolve_index(options.layer, scorer.depth, "layer", "layers", first=1)
-    graph, details = scorer.graph, details or {}
-    trace = None
-    if len(tokens) == graph.tokens:
-        trace = Trace.of(
-            graph,
-            tokens=tokens.names,
-            spans=tokens.spans,
-            special=tokens.special,
-            mask=scorer.mask if scorer.has_receptive_field(options.receptive_field) else None,
-            heads=heads,
-        )
-    found = []
-    for scored, answer in zip(scorer.score(options, layer, positions), answers, strict=True):
-        finished = finish(tokens, scored, layer - 1, layer, options)
-        text, kept = tokens.text, trace
-        if graph.encoder is not None:
-            # What follows a position of the target has no part in it.
-            seen = scored.scores.shape[1]
-            kept = None if trace is None else trace.first(seen)
-            ends = [span[1] for span in tokens.spans[:seen] if span is not None]
-            text = text[: max(ends, default=0)]
-        recorded = options.recorded(receptive_field=scored.relative)
-        given = {
-            **details,
-            "options": {**recorded, **details.get("options", {})},
-            "notes": (*finished.notes, *details.get("notes", ())),
-        }
-        found.append(
-            Explanation(
-                tokens=finished.tokens.names,
-                scores=finished.layer_scores[layer - 1],
-                layer_scores=finished.layer_scores,
-                method=options.method,
-                layer=layer,
-                position=scored.position,
-                target=answer.target,
-                prediction=answer.prediction,
-                text=text,
-                spans=finished.tokens.spans,
-                special=finished.tokens.special,
-                model=model,
-                task=task,
-                saturation=scored.saturation,
-                trace=kept,
-                **given,
-            )
-        )
-    return found
+    mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
+    trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
+    until = scorer.graph.encoder is not None
+    return [
+        explained(tokens, scored, layer, options, answer, trace, details, until=until)
+        for scored, answer in zip(scorer.score(options, layer, positions), answers, strict=True)
+    ]
+
+
+def traced(
+    graph: AttentionGraph,
+    tokens: Tokens,
+    *,
+    mask: NDArray[np.bool_] | None,
+    heads: Sequence[Any] | None,
+    carried: NDArray[np.float64] | None = None,
+) -> Trace | None:
+    """Return the trace of a graph; None if a token has several of its positions.
+
+    The arguments are those of `Trace.of`.
+    """
+    if len(tokens) != graph.tokens:
+        return None
+    return Trace.of(
+        graph,
+        tokens=tokens.names,
+        spans=tokens.spans,
+        special=tokens.special,
+        mask=mask,
+        heads=heads,
+        carried=carried,
+    )
+
+
+def explained(
+    tokens: Tokens,
+    scored: Scored,
+    layer: int,
+    options: Options,
+    answer: Answer,
+    trace: Trace | None,
+    details: Mapping[str, Any],
+    *,
+    until: bool = False,
+) -> Explained:
+    """Return the explanation of one position of an input.
+
+    Args:
+        tokens: The input's tokens.
+        scored: The scores of every layer.
+        layer: The layer explained, from 1.
+        options: The options.
+        answer: What the model answered.
+        trace: The trace of the whole graph.
+        details: Other arguments of `Explanation`, as in `explain_graph`.
+        until: Whether what follows the last token scored is left out of the text and the trace, as
+            for a position of a target.
+    """
+    finished = finish(tokens, scored, layer - 1, layer, options)
+    text, seen = tokens.text, scored.scores.shape[1]
+    if until:
+        trace = None if trace is None else trace.first(seen)
+        ends = [span[1] for span in tokens.spans[:seen] if span is not None]
+        text = text[: max(ends, default=0)]
+    given: Mapping[str, Any] = {
+        **details,
+        "options": {
+            **options.recorded(receptive_field=scored.relative),
+            **details.get("options", {}),
+        },
+        "notes": (*finished.notes, *details.get("notes", ())),
+    }
+    explanation = Explanation(
+        tokens=finished.tokens.names,
+        scores=finished.layer_scores[layer - 1],
+        layer_scores=finished.layer_scores,
+        method=options.method,
+        layer=layer,
+        position=scored.position,
+        text=text,
+        spans=finished.tokens.spans,
+        special=finished.tokens.special,
+        saturation=scored.saturation,
+        trace=trace,
+        **answer._asdict(),
+        **given,
+    )
+    return Explained(explanation, finished.groups)

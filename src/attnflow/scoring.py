@@ -18,7 +18,7 @@ from attnflow.checks import ROW_TOLERANCE
 from attnflow.errors import AttentionError
 from attnflow.flow import attention_flow, flow_bound, solve_units
 from attnflow.graph import UNIT, AttentionGraph, add_residual, to_units
-from attnflow.options import Options
+from attnflow.options import OPTIONS, Options
 from attnflow.rollout import attention_rollout
 from attnflow.tokens import Tokens, summed
 from attnflow.uniform import uniform_graph
@@ -44,7 +44,7 @@ class Scored(NamedTuple):
         saturation: For flow, the share of tokens whose flow is as large as it can be from any
             position. None for other methods.
         sinks: The tokens that receive most attention from the others: one, or for an
-            encoder-decoder one of the source and one of the target.
+            encoder-decoder one of the source and one of the target. None for contributions.
         relative: Whether scores are divided by those of uniform attention.
     """
 
@@ -62,11 +62,13 @@ class Finished(NamedTuple):
         tokens: The tokens, words or sentences that are scored.
         layer_scores: Their scores in each layer, of shape (L, T).
         notes: What a reader of the scores has to be warned of.
+        groups: For each of them the tokens of the input that it has, by index.
     """
 
     tokens: Tokens
     layer_scores: NDArray[np.float64]
     notes: tuple[str, ...]
+    groups: list[list[int]]
 
 
 class Scorer:
@@ -438,26 +440,37 @@ def finish(tokens: Tokens, scored: Scored, row: int, layer: int, options: Option
     scores = scored.scores
     tokens = tokens.first(scores.shape[1])
     notes = _notes(tokens, scored, row, layer, options)
-    if options.drop_sink:
-        kept = [i for i in range(len(tokens)) if i not in scored.sinks]
-        tokens, scores = tokens.select(kept), scores[:, kept]
-        if scored.relative:
-            scores = shares(scores)
-    if not options.special_tokens:
-        kept = [i for i, special in enumerate(tokens.special) if not special]
-        tokens, scores = tokens.select(kept), scores[:, kept]
-    if options.units != "tokens":
-        tokens, groups = tokens.grouped(options.units)
-        scores = summed(scores, groups)
-    return Finished(tokens, scores, notes)
+    dropped = scored.sinks if options.drop_sink else ()
+    kept = [
+        i
+        for i, special in enumerate(tokens.special)
+        if i not in dropped and (options.special_tokens or not special)
+    ]
+    if dropped and scored.relative:
+        scores = shares(np.where(np.isin(np.arange(len(tokens)), dropped), 0.0, scores))
+    tokens, scores = tokens.select(kept), scores[:, kept]
+    if options.units == "tokens":
+        return Finished(tokens, scores, notes, [[i] for i in kept])
+    tokens, groups = tokens.grouped(options.units)
+    return Finished(
+        tokens, summed(scores, groups), notes, [[kept[i] for i in group] for group in groups]
+    )
 
 
 def _notes(
     tokens: Tokens, scored: Scored, row: int, layer: int, options: Options
 ) -> tuple[str, ...]:
     """Return, in words, what a reader of the scores has to be warned of."""
-    notes = []
+    notes: list[str] = []
     scores, saturation = scored.scores[row], scored.saturation
+    for name in options.without_effect():
+        other = " or ".join(option.methods[-1] for option in OPTIONS if option.name == name)
+        notes.append(
+            f"{name} is {options[name]!r}, which has no effect on {options.method}. "
+            f"method={other!r} depends on it."
+        )
+    if not scored.sinks:
+        return tuple(notes)
     if saturation is not None and saturation >= SATURATED:
         notes.append(
             f"Flow is saturated for {saturation:.0%} of the tokens in layer {layer}: they receive "

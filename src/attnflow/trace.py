@@ -189,6 +189,11 @@ class Trace:
             carried=carried,
         )
 
+    @staticmethod
+    def holds(layers: int, tokens: int) -> bool:
+        """Whether a graph of so many layers and tokens is small enough for a trace."""
+        return layers * tokens**2 <= MOST_WEIGHTS
+
     def first(self, count: int) -> "Trace":
         """Return the trace of the first tokens, which do not attend to later ones.
 

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from attnflow.capture.borrow import borrowed, implementations_of
 from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
 from attnflow.capture.interface import NAME, RECORDING
+from attnflow.capture.recording import fuse_heads
 from attnflow.capture.rules import RULES, carries, constant, sloped
 from attnflow.errors import AttentionError
 
@@ -81,6 +82,8 @@ class Step(NamedTuple):
             through this attention. What the biases below the values add is not part of it.
         entering: Of shape (B, n): the contribution of every position to the answer where it enters
             the layer.
+        weights: The attention weights, their heads fused, of shape (B, n, m), or (B, H, n, m) if
+            the heads were kept; float64 if the model computes in float64, float32 otherwise.
     """
 
     stack: int
@@ -88,6 +91,7 @@ class Step(NamedTuple):
     cross: bool
     edges: torch.Tensor
     entering: torch.Tensor
+    weights: torch.Tensor
 
 
 def contribute(
@@ -96,6 +100,7 @@ def contribute(
     score: Callable[[Any], torch.Tensor],
     *,
     steps: bool = False,
+    heads: str | int | None = "mean",
 ) -> Contributions:
     """Run a model once forward and once backward, and return what its answers came from.
 
@@ -110,6 +115,7 @@ def contribute(
             logit, or a difference or sum of logits. It has to be linear in the logits.
         steps: Whether to return what each attention carried, too. The attention weights of all
             layers are held then.
+        heads: How heads become one in the weights of the steps, as in `attnflow.capture.capture`.
 
     Returns:
         The contributions of every position.
@@ -139,7 +145,7 @@ def contribute(
     implementation = NAME if steps else None if usual else "sdpa"
     with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation):
         given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
-        found = _contribute(model, given, score, size.items, steps)
+        found = _contribute(model, given, score, size.items, steps, heads)
         if size.items > 1 or not found.wrong:
             return found
         with _Diagnosis(1, _device(model)) as diagnosis, _hooked(model, diagnosis):
@@ -153,6 +159,7 @@ def _contribute(
     score: Callable[[Any], torch.Tensor],
     items: int,
     steps: bool,
+    heads: str | int | None,
 ) -> Contributions:
     if not _stacks(model):
         raise AttentionError(
@@ -160,7 +167,7 @@ def _contribute(
             "the first of them cannot be found; use method='rollout'"
         )
     frozen = _Frozen(items, _device(model))
-    recording = _Steps(frozen)
+    recording = _Steps(frozen, heads)
     token = RECORDING.set(recording if steps else None)
     try:
         with frozen, _hooked(model, frozen):
@@ -365,13 +372,15 @@ class _Steps:
 
     Args:
         frozen: The pass.
+        heads: How heads become one, as in `contribute`.
     """
 
     gradients = False
 
-    def __init__(self, frozen: _Frozen) -> None:
+    def __init__(self, frozen: _Frozen, heads: str | int | None) -> None:
         self.taken: Final[list[_Taken]] = []
         self._frozen = frozen
+        self._heads = heads
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -394,7 +403,7 @@ class _Steps:
         names = list(self._frozen.entries)
         layers = self._frozen.layers
         found = []
-        for taken, gradient in zip(self.taken, gradients, strict=False):
+        for number, (taken, gradient) in enumerate(zip(self.taken, gradients, strict=False), 1):
             entered = layers[taken.entry]
             below = layers[: taken.entry]
             # The values come from the positions of this stack, or from another stack's output.
@@ -409,6 +418,7 @@ class _Steps:
                     cross=cross,
                     edges=_carry(taken.weights, values, gradient),
                     entering=_dot(entered.values, gradients[len(self.taken) + taken.entry]),
+                    weights=fuse_heads(taken.weights, self._heads, number).cpu(),
                 )
             )
         return tuple(found)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import integer, resolve_index
-from attnflow.errors import AttnflowError, ModelError, OptionError
+from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
-from attnflow.options import Options
+from attnflow.options import ANSWER_METHODS, Options
 from attnflow.scoring import Batch
 from attnflow.tokens import Tokens
 
@@ -74,6 +74,20 @@ class Question(NamedTuple):
     contrast: int | str | None = None
 
 
+class Asked(NamedTuple):
+    """What is asked about an answer, in indices.
+
+    Attributes:
+        target: The class or token; None is what the model predicts.
+        contrast: The one that it is compared with; None is none.
+        before: Tokens to be written after the text first: what two words have in common.
+    """
+
+    target: int | None = None
+    contrast: int | None = None
+    before: tuple[int, ...] = ()
+
+
 class Ran(NamedTuple):
     """What a forward pass of a batch gave.
 
@@ -82,11 +96,55 @@ class Ran(NamedTuple):
         logits: For each input the logits of each position asked about, float64 of shape
             (P, classes), or (1, classes) where there is one answer for all; None without a head.
         targets: For each input the target of each position.
+        contrast: What the targets are compared with; None is nothing.
     """
 
     captured: Any
     logits: list[NDArray[np.float64] | None]
     targets: list[list[int]]
+    contrast: int | None = None
+
+
+class Contributed(NamedTuple):
+    """What the answer for one input of a batch came from.
+
+    Attributes:
+        found: What `attnflow.capture.contribute` gave for the batch.
+        row: Which input of the batch it is.
+        prediction: What the model answered.
+        asked: What was asked about, the target included.
+        scores: The contribution of each position of the graph.
+    """
+
+    found: Any
+    row: int
+    prediction: Prediction
+    asked: Asked
+    scores: NDArray[np.float64]
+
+    @property
+    def value(self) -> float:
+        """The answer."""
+        return float(self.found.values[self.row])
+
+    @property
+    def bias(self) -> float:
+        """What biases add to it."""
+        return float(self.found.biases[self.row])
+
+    @property
+    def note(self) -> str | None:
+        """What a reader has to know if the parts do not add up to the answer."""
+        error = float(self.found.errors[self.row])
+        if error <= self.found.limit:
+            return None
+        names = ", ".join(self.found.without_rule)
+        where = f" No rule is known for {names}, which the model calls." if names else ""
+        return (
+            "The parts do not add up to the answer: scores and biases are off by "
+            f"{error:.2g} of the sum of the scores' sizes; {self.found.limit:.2g} is "
+            f"rounding.{where} Do not trust small differences."
+        )
 
 
 class Reading(NamedTuple):
@@ -235,12 +293,21 @@ class Adapter(ABC):
             )
         if self.depth is not None:
             resolve_index(options.layer, self.depth, "layer", "layers", first=1)
-        if not self.answers and (options.target is not None or options.edges == "gradient"):
-            name = "edges" if options.target is None else "target"
+        needing = {
+            "target": options.target is not None,
+            "contrast": options.contrast is not None,
+            "edges": options.edges == "gradient",
+            "method": options.method in ANSWER_METHODS,
+            "check": options.check,
+        }
+        name = next((name for name, needed in needing.items() if needed), None)
+        if name is not None and not self.answers:
             raise OptionError(
                 f"{name} is {options[name]!r}, which needs a prediction, and {self.name} has no "
                 "head; leave it out"
             )
+        if options.check:
+            self.check_answers()
         fast = getattr(self.tokenizer, "is_fast", False)
         if options.units != "tokens" and not fast:
             raise OptionError(
@@ -248,7 +315,12 @@ class Adapter(ABC):
                 f"fast tokenizer gives; {type(self.tokenizer).__name__} is not one"
             )
         if self.answers:
-            self.target(options.target)
+            asked = self.asked(options.target, options.contrast)
+            if asked.before and options.position not in ("auto", "last"):
+                raise OptionError(
+                    f"position is {options.position!r}, but target and contrast are words of "
+                    "several tokens, which are compared after the text; leave position out"
+                )
         self.check_position(options.position)
 
     @abstractmethod
@@ -259,8 +331,12 @@ class Adapter(ABC):
             OptionError: If it is not valid for this model.
         """
 
-    def target(self, target: Any) -> int | None:
+    def target(self, target: Any, name: str = "target") -> int | None:
         """Return the index of a class or token; None stays None.
+
+        Args:
+            target: The class, by name or index, or the token, as text or id.
+            name: What the option is called, for errors.
 
         Raises:
             OptionError: If there is no such class or token.
@@ -268,8 +344,82 @@ class Adapter(ABC):
         if target is None:
             return None
         if self.has_classes:
-            return class_target(target, self.labels)
-        return token_target(target, self.outputs, self.tokenizer)
+            return class_target(target, self.labels, name)
+        return one_token(self.token_ids(target, name), target, self.tokenizer, name)
+
+    def token_ids(self, token: Any, name: str) -> list[int]:
+        """Return the ids of the pieces of a token given as text, or its own id.
+
+        Raises:
+            OptionError: If there is no such id.
+        """
+        if not isinstance(token, str):
+            return [resolve_index(token, self.outputs, name, "tokens of the vocabulary")]
+        return list(self.tokenizer(token, add_special_tokens=False)["input_ids"])
+
+    def asked(self, target: Any, contrast: Any) -> Asked:
+        """Return what is asked about: the indices of the target and of the contrast.
+
+        Two words of several tokens are compared where they differ first. The tokens before that,
+        which they share, are written after the text.
+
+        Raises:
+            OptionError: If there is no such class or token, or both are the same.
+        """
+        same = OptionError(
+            f"contrast is {contrast!r}, the same as the target; expected another class or token"
+        )
+        before: list[int] = []
+        if self.writes and target is not None and contrast is not None:
+            mine, other = self.token_ids(target, "target"), self.token_ids(contrast, "contrast")
+            pieces = (self.tokenizer.convert_ids_to_tokens(ids) for ids in (mine, other))
+            shown = " and ".join(", ".join(map(str, names)) for names in pieces)
+            while mine and other and mine[0] == other[0]:
+                before.append(mine.pop(0))
+                other.pop(0)
+            if not mine and not other:
+                raise same
+            if not mine or not other:
+                raise OptionError(
+                    f"target is {target!r} and contrast is {contrast!r}, of which one begins the "
+                    f"other ({shown}); expected two words that differ in a token"
+                )
+            return Asked(mine[0], other[0], tuple(before))
+        asked = Asked(self.target(target), self.target(contrast, "contrast"))
+        if asked.target is not None and asked.target == asked.contrast:
+            raise same
+        return asked
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes text on, token by token."""
+        return False
+
+    def extended(self, encoded: Encoded, tokens: Sequence[int]) -> Encoded:
+        """Return an input with tokens written after it."""
+        raise OptionError(f"{self.name} writes no text that tokens could be added to")
+
+    def value(self, logits: Any, target: int, contrast: int | None) -> Any:
+        """Return the answer that contributions add up to.
+
+        Args:
+            logits: A tensor of shape (..., classes).
+            target: The class or token explained.
+            contrast: The one that it is compared with. None is the mean of the other classes, or of
+                all tokens; where the model gives each class a probability of its own, or has one
+                output, it is nothing.
+
+        Returns:
+            The difference of logits, of shape (...).
+        """
+        own, count = logits[..., target], logits.shape[-1]
+        if contrast is not None:
+            return own - logits[..., contrast]
+        if count == 1 or (self.has_classes and self.multi_label):
+            return own
+        if self.has_classes:
+            return own - (logits.sum(-1) - own) / (count - 1)
+        return own - logits.mean(-1)
 
     @property
     def labels(self) -> dict[int, str]:
@@ -375,8 +525,8 @@ class Adapter(ABC):
         """
         import torch
 
-        wanted = None if not self.answers else self.target(options.target)
-        asked = targets or [[wanted] * len(places) for places in positions]
+        wanted = self.asked(options.target, options.contrast) if self.answers else Asked()
+        asked = targets or [[wanted.target] * len(places) for places in positions]
         inputs, where = self.stacked(batch, positions)
 
         def chosen(logits: Any, row: int) -> list[int]:
@@ -391,7 +541,10 @@ class Adapter(ABC):
             values = []
             for row in range(len(batch)):
                 logits = self.logits(outputs, row, positions[row], where)
-                values.append(logits[0][chosen(logits, row)[0]])
+                target = chosen(logits, row)[0]
+                own = logits[0][target]
+                other = wanted.contrast
+                values.append(own if other is None else self.value(logits[0], target, other))
             return torch.stack(values)
 
         gradient = options.edges == "gradient"
@@ -411,7 +564,95 @@ class Adapter(ABC):
             logits = self.logits(captured.outputs, row, positions[row], where)
             found.append(logits.detach().double().cpu().numpy())
             picked.append(chosen(logits, row))
-        return Ran(captured, found, picked)
+        return Ran(captured, found, picked, wanted.contrast)
+
+    def contribute(
+        self,
+        batch: Sequence[Encoded],
+        positions: Sequence[int],
+        options: Options,
+        asked: Sequence[Asked],
+        *,
+        steps: bool = False,
+    ) -> list[Contributed]:
+        """Return what the answers of a batch came from.
+
+        Where the items of a batch cannot be told apart, each runs by itself.
+
+        Args:
+            batch: The inputs.
+            positions: The position of each at which its answer is read.
+            options: The options.
+            asked: What is asked about each.
+            steps: Whether to return what each attention carried, and the attention, if that can be
+                followed.
+        """
+        import torch
+
+        from attnflow.capture import contribute
+
+        places = [[position] for position in positions]
+        inputs, where = self.stacked(batch, places)
+        targets: list[int] = []
+
+        def score(outputs: Any) -> Any:
+            targets.clear()
+            values = []
+            for row, one in enumerate(asked):
+                logits = self.logits(outputs, row, places[row], where)[0]
+                targets.append(int(logits.argmax()) if one.target is None else one.target)
+                values.append(self.value(logits, targets[-1], one.contrast))
+            return torch.stack(values)
+
+        heads = None if options.keep_heads else options.heads
+        try:
+            found = contribute(self.model, inputs, score, steps=steps, heads=heads)
+        except AttentionError:
+            if not steps:
+                raise
+            # The answer can be followed where attention cannot be.
+            found = contribute(self.model, inputs, score)
+        if len(batch) > 1 and found.wrong:
+            return [
+                self.contribute(batch[row : row + 1], positions[row : row + 1], options, [one])[0]
+                for row, one in enumerate(asked)
+            ]
+        results = []
+        for row, (encoded, one) in enumerate(zip(batch, asked, strict=True)):
+            logits = self.logits(found.outputs, row, places[row], where)[0]
+            results.append(
+                Contributed(
+                    found,
+                    row,
+                    predict(logits.detach().double().cpu().numpy(), self.label),
+                    one._replace(target=targets[row]),
+                    self.by_position(found, row, encoded),
+                )
+            )
+        return results
+
+    def by_position(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
+        """Return the contribution of each position of an input's graph."""
+        scores: NDArray[np.float64] = found.scores[0][row, : len(encoded.tokens)].numpy()
+        return scores
+
+    def followed(self, found: Any) -> Any:
+        """Return the attention of steps as `capture` returns it."""
+        from attnflow.capture import Captured
+
+        return Captured([step.weights for step in found.steps], found.outputs)
+
+    def carried(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
+        """Return what each edge of an input's graph carried, as `attnflow.trace.Trace` has it."""
+        count = len(encoded.tokens)
+        return np.stack(
+            [
+                with_own(
+                    step.edges[row, :count, :count].numpy(), step.entering[row, :count].numpy()
+                )
+                for step in found.steps
+            ]
+        )
 
     def capture(self, inputs: dict[str, Any], **options: Any) -> Any:
         """Run the model with its attention captured."""
@@ -441,8 +682,14 @@ class Adapter(ABC):
         """Return the offsets that each layer attends over; None reads them off the attention."""
         return None
 
-    def details(self, encoded: Encoded, ran: Ran, position: int) -> dict[str, Any]:
-        """Return other arguments of `Explanation`."""
+    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+        """Return other arguments of `Explanation`.
+
+        Args:
+            encoded: The input.
+            outputs: What the model returned.
+            position: The position explained; None if it is the answer.
+        """
         return {}
 
     def answer(self, ran: Ran, row: int) -> list[Answer]:
@@ -452,8 +699,9 @@ class Adapter(ABC):
             return [Answer()]
         # A classifier has one answer for all positions.
         rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
+        contrast = None if ran.contrast is None else self.label(ran.contrast)
         return [
-            Answer(predict(values, self.label), self.label(target))
+            Answer(predict(values, self.label), self.label(target), contrast)
             for values, target in zip(rows, targets, strict=True)
         ]
 
@@ -687,7 +935,25 @@ def predict(logits: NDArray[np.float64], label: Any) -> Prediction:
     return Prediction(label(top), top, float(exponentials[top] / exponentials.sum()))
 
 
-def class_target(target: Any, labels: Mapping[int, str]) -> int:
+def with_own(edges: NDArray[np.float64], entering: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add to each position's own edge what attention does not carry on: the residual connection.
+
+    Args:
+        edges: What attention carried, of shape (n, n).
+        entering: What each position contributes where it enters the layer, of shape (n,).
+
+    Returns:
+        Edges whose columns sum to `entering`.
+
+    Example:
+        >>> with_own(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1.5, 2.0]))
+        array([[0.5, 2. ],
+               [1. , 0. ]])
+    """
+    return edges + np.diag(entering - edges.sum(axis=0))
+
+
+def class_target(target: Any, labels: Mapping[int, str], name: str = "target") -> int:
     """Return the index of a class.
 
     Raises:
@@ -698,11 +964,11 @@ def class_target(target: Any, labels: Mapping[int, str]) -> int:
         1
     """
     if not isinstance(target, str):
-        return resolve_index(target, len(labels), "target", "classes")
+        return resolve_index(target, len(labels), name, "classes")
     places = [index for index, label in labels.items() if label == target]
     if len(places) > 1:
         raise OptionError(
-            f"target is {target!r}, the name of {len(places)} classes; give the index: "
+            f"{name} is {target!r}, the name of {len(places)} classes; give the index: "
             f"{', '.join(map(str, places))}"
         )
     if not places:
@@ -710,30 +976,26 @@ def class_target(target: Any, labels: Mapping[int, str]) -> int:
         if len(names) > LISTED:
             names = difflib.get_close_matches(target, names, LISTED) or names[:LISTED]
             names.append("another of the model's labels")
-        raise OptionError(f"target is {target!r}; expected one of {', '.join(names)}, or an index")
+        raise OptionError(f"{name} is {target!r}; expected one of {', '.join(names)}, or an index")
     return places[0]
 
 
-def token_target(target: Any, count: int, tokenizer: Any, **encoding: Any) -> int:
-    """Return the id of a token.
+def one_token(ids: Sequence[int], token: Any, tokenizer: Any, name: str) -> int:
+    """Return the id of a text that is one token.
 
     Args:
-        target: The token as text, or its id.
-        count: How many tokens the vocabulary has.
+        ids: The ids of its pieces.
+        token: The text, for the error.
         tokenizer: The tokenizer.
-        **encoding: How the tokenizer is called, in place of a text.
+        name: What the option is called, for the error.
 
     Raises:
         OptionError: If it is not one token of the vocabulary.
     """
-    if not isinstance(target, str):
-        return resolve_index(target, count, "target", "tokens of the vocabulary")
-    given = encoding or {"text": target}
-    ids = tokenizer(**given, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
-        pieces = ", ".join(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        pieces = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
         raise OptionError(
-            f"target is {target!r}, which is {len(ids)} tokens ({pieces}); expected one token (a "
+            f"{name} is {token!r}, which is {len(ids)} tokens ({pieces}); expected one token (a "
             "leading space may matter), or its index"
         )
     return int(ids[0])

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from attnflow.checks import integer
 from attnflow.errors import OptionError
-from attnflow.explain import explain_graph
+from attnflow.explain import Explained, explain_graph
 from attnflow.explanation import Explanation, Prediction
-from attnflow.models.adapter import Encoded, Question, Ran
+from attnflow.models.adapter import BATCH_POSITIONS, Asked, Encoded, Question, Ran
+from attnflow.models.contribution import answer_of, by_token, contributions, seen
 from attnflow.models.load import adapter_for, load
-from attnflow.options import METHODS, Options, sign
+from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
+from attnflow.trace import Trace
 
 # The traces of a list of texts may take this much memory together, in bytes.
 MOST_TRACES: Final = 2**28
@@ -41,6 +43,7 @@ class LayerScores(NamedTuple):
         sinks: The tokens that ``drop_sink`` leaves out.
         target: The class or token that gradients are of; None if the model has no head.
         prediction: What the model answered; None if it has no head.
+        value: The answer that contributions add up to; None if they were not asked for.
     """
 
     tokens: Tokens
@@ -50,6 +53,7 @@ class LayerScores(NamedTuple):
     sinks: tuple[int, ...]
     target: str | None
     prediction: Prediction | None
+    value: float | None = None
 
 
 class Explainer:
@@ -185,20 +189,30 @@ class Explainer:
         Raises:
             AttnflowError: Whatever `explain` raises.
         """
-        chosen = Options(**options)
+        chosen = self.chosen(Options(**options))
         adapter = self.adapter
-        adapter.check(chosen)
         for batch in adapter.batches(list(inputs), chosen):
-            encoded = [item for _, item in batch]
+            numbers, encoded = [index for index, _ in batch], [item for _, item in batch]
+            if chosen.method in ANSWER_METHODS:
+                asked = adapter.asked(chosen.target, chosen.contrast)
+                found = self._contributions(encoded, chosen, [asked] * len(batch))
+                yield from zip(numbers, found, strict=True)
+                continue
             places = [adapter.position(item, chosen.position, None) for item in encoded]
-            asked = [
-                # What is known only once the graph is there is read off the last position so far.
-                [len(item.tokens) - 1 if place is None else place]
-                for item, place in zip(encoded, places, strict=True)
-            ]
-            ran = adapter.run(encoded, asked, chosen)
+            ran = adapter.run(encoded, [[place] for place in _known(encoded, places)], chosen)
             for row, (index, item) in enumerate(batch):
                 yield index, self._explained(ran, row, item, places[row], chosen)[0]
+
+    def chosen(self, options: Options) -> Options:
+        """Return options checked for this model, with the method that "auto" is.
+
+        Raises:
+            OptionError: If an option is not valid for this model.
+        """
+        self.adapter.check(options)
+        if options.method != "auto":
+            return options
+        return options.replace(method="contribution" if self.adapter.answers else "rollout")
 
     def generate(self, prompt: Any, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
         """Let a language model write on, and explain every token it adds.
@@ -225,9 +239,10 @@ class Explainer:
         for name in ("position", "target"):
             if name in options:
                 raise OptionError(f"{name} cannot be given: generate chooses it for each token")
-        chosen = Options(**options)
-        self.adapter.check(chosen)
+        chosen = self.chosen(Options(**options))
         text, positions, written = self.adapter.generate(prompt, max_new_tokens, chosen)
+        if chosen.method in ANSWER_METHODS:
+            return self._written(text, positions, written, chosen)
         # Each token is a target of its own, so each needs the gradient of a pass of its own.
         groups = [[i] for i in range(len(positions))] if chosen.edges == "gradient" else None
         found = []
@@ -244,7 +259,7 @@ class Explainer:
         item: Any,
         questions: Sequence[Question] | None = None,
         *,
-        methods: Sequence[str] = METHODS,
+        methods: Sequence[str] = ATTENTION_METHODS,
         receptive_fields: Sequence[str | bool] = ("auto",),
         num_threads: int | None = None,
         **options: Any,
@@ -257,7 +272,8 @@ class Explainer:
         Args:
             item: The input.
             questions: The positions and targets asked about. None is those of the options.
-            methods: Of "raw", "rollout" and "flow".
+            methods: Of "raw", "rollout", "flow" and "contribution". The scores of the last are the
+                same in every layer, and there for all of `receptive_fields`.
             receptive_fields: Which of "auto", True and False to score with.
             num_threads: How many threads compute flows. None is one for each CPU.
             **options: The other options of `explain`.
@@ -269,43 +285,90 @@ class Explainer:
             AttnflowError: Whatever `explain` raises.
         """
         chosen = Options(**options)
-        questions = questions or [Question(chosen.position, chosen.target)]
-        adapter = self.adapter
-        adapter.check(chosen)
-        encoded = adapter.read(item, chosen.truncate)
-        groups = [[one] for one in questions] if chosen.edges == "gradient" else [list(questions)]
+        questions = questions or [Question(chosen.position, chosen.target, chosen.contrast)]
+        self.adapter.check(chosen)
+        encoded = self.adapter.read(item, chosen.truncate)
+        wanted = [method for method in methods if method in ATTENTION_METHODS]
         results = []
-        for group in groups:
-            places = [adapter.position(encoded, one.position, None) for one in group]
-            asked = [len(encoded.tokens) - 1 if place is None else place for place in places]
-            targets = [adapter.target(one.target) if adapter.answers else None for one in group]
-            ran = adapter.run([encoded], [asked], chosen, [targets])
-            scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
-            causal = scorer.graph.causal
-            found = [adapter.position(encoded, one.position, causal) for one in group]
-            nodes = [encoded.node(place or 0) for place in found]
-            default = scorer.has_receptive_field("auto")
-            wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
-            scores = {
-                (method, relative): scorer.scores(method, nodes, relative=relative)
-                for method in methods
-                for relative in wanted
-            }
-            for i, (node, answer) in enumerate(zip(nodes, adapter.answer(ran, 0), strict=True)):
-                position = scorer.token(node)
-                seen = scorer.token(scorer.sees(node) - 1) + 1
-                results.append(
-                    LayerScores(
-                        encoded.tokens.first(seen),
-                        position,
-                        {key: values[:, i, :seen] for key, values in scores.items()},
-                        default,
-                        scorer.sinks(node),
-                        answer.target,
-                        answer.prediction,
-                    )
-                )
+        groups = [[one] for one in questions] if chosen.edges == "gradient" else [list(questions)]
+        for group in groups if wanted else ():
+            results += self._attention_scores(
+                encoded, group, wanted, receptive_fields, num_threads, chosen
+            )
+        for method in methods:
+            if method in ANSWER_METHODS:
+                found = [self._answer_scores(encoded, one, chosen) for one in questions]
+                results = [
+                    _joined(mine, one, method)
+                    for mine, one in zip(found, results or found, strict=True)
+                ]
         return results
+
+    def _attention_scores(
+        self,
+        encoded: Encoded,
+        group: Sequence[Question],
+        methods: Sequence[str],
+        receptive_fields: Sequence[str | bool],
+        num_threads: int | None,
+        chosen: Options,
+    ) -> list[LayerScores]:
+        adapter = self.adapter
+        places = [adapter.position(encoded, one.position, None) for one in group]
+        asked = [len(encoded.tokens) - 1 if place is None else place for place in places]
+        targets = [adapter.target(one.target) if adapter.answers else None for one in group]
+        if chosen.edges == "gradient":
+            chosen = chosen.replace(contrast=group[0].contrast)
+        ran = adapter.run([encoded], [asked], chosen, [targets])
+        scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
+        causal = scorer.graph.causal
+        found = [adapter.position(encoded, one.position, causal) for one in group]
+        nodes = [encoded.node(place or 0) for place in found]
+        default = scorer.has_receptive_field("auto")
+        wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
+        scores = {
+            (method, relative): scorer.scores(method, nodes, relative=relative)
+            for method in methods
+            for relative in wanted
+        }
+        results = []
+        for i, (node, answer) in enumerate(zip(nodes, adapter.answer(ran, 0), strict=True)):
+            seen = scorer.token(scorer.sees(node) - 1) + 1
+            results.append(
+                LayerScores(
+                    encoded.tokens.first(seen),
+                    scorer.token(node),
+                    {key: values[:, i, :seen] for key, values in scores.items()},
+                    default,
+                    scorer.sinks(node),
+                    answer.target,
+                    answer.prediction,
+                )
+            )
+        return results
+
+    def _answer_scores(self, encoded: Encoded, question: Question, chosen: Options) -> LayerScores:
+        """Score an input by contributions, in one row."""
+        adapter = self.adapter
+        [place] = _known([encoded], [adapter.position(encoded, question.position, None)])
+        asked = Asked(
+            adapter.target(question.target), adapter.target(question.contrast, "contrast")
+        )
+        [found] = adapter.contribute([encoded], [place], chosen, [asked])
+        count = seen(adapter, encoded, place, found)
+        position = encoded.source + place if adapter.asks_about_targets else place
+        scores = by_token(found.scores[None], encoded)[:, :count]
+        answer = answer_of(adapter, found)
+        return LayerScores(
+            encoded.tokens.first(count),
+            position,
+            {("contribution", False): scores},
+            False,
+            (),
+            answer.target,
+            answer.prediction,
+            found.value,
+        )
 
     def fingerprint(self) -> str:
         """Return a short text that stands for the model's weights, its set-up and its vocabulary.
@@ -358,6 +421,48 @@ class Explainer:
             num_threads=num_threads,
         )
 
+    def _contributions(
+        self,
+        encoded: Sequence[Encoded],
+        options: Options,
+        asked: Sequence[Asked],
+        places: Sequence[int] | None = None,
+    ) -> list[Explanation]:
+        """Explain what the answers of a batch came from."""
+        adapter = self.adapter
+        encoded = [
+            adapter.extended(item, one.before) if one.before else item
+            for item, one in zip(encoded, asked, strict=True)
+        ]
+        if places is None:
+            known = [adapter.position(item, options.position, None) for item in encoded]
+            places = _known(encoded, known)
+        followed = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
+        results = []
+        for item, place, found in zip(
+            encoded,
+            places,
+            adapter.contribute(encoded, places, options, asked, steps=followed),
+            strict=True,
+        ):
+            explained = contributions(adapter, item, place, found, options, self.name)
+            results.append(self._checked(explained, item, place, found.asked, options))
+        return results
+
+    def _written(
+        self, text: Encoded, positions: list[int], written: list[int], options: Options
+    ) -> list[Explanation]:
+        """Explain each token that a model wrote, several at once."""
+        contrast = self.adapter.target(options.contrast, "contrast")
+        most = max(1, BATCH_POSITIONS // len(text.tokens))
+        found: list[Explanation] = []
+        for start in range(0, len(positions), most):
+            part = slice(start, start + most)
+            asked = [Asked(target, contrast) for target in written[part]]
+            places = positions[part]
+            found += self._contributions([text] * len(asked), options, asked, places)
+        return found
+
     def _explained(
         self,
         ran: Ran,
@@ -374,14 +479,46 @@ class Explainer:
         count, heads = scorer.graph.tokens, None
         if options.keep_heads:
             heads = [layer[row, :, :count, :count].numpy() for layer in ran.captured.layers]
-        return explain_graph(
+        found = explain_graph(
             scorer,
             encoded.tokens,
             [encoded.node(place) for place in positions],
             options,
             self.adapter.answer(ran, row),
-            model=self.name,
-            task=self.task,
+            details={
+                "model": self.name,
+                "task": self.task,
+                **self.adapter.details(encoded, ran.captured.outputs, positions[0]),
+            },
             heads=heads,
-            details=self.adapter.details(encoded, ran, positions[0]),
         )
+        targets: list[int | None] = [*ran.targets[row]] or [None] * len(found)
+        return [
+            self._checked(explained, encoded, place, Asked(target, ran.contrast), options)
+            for explained, place, target in zip(found, positions, targets, strict=True)
+        ]
+
+    def _checked(
+        self, explained: Explained, encoded: Encoded, place: int, asked: Asked, options: Options
+    ) -> Explanation:
+        """Return an explanation, with its check if that was asked for."""
+        return explained.explanation
+
+
+def _known(encoded: Sequence[Encoded], places: Sequence[int | None]) -> list[int]:
+    """Return positions; one that depends on the graph is the last, until the graph is there."""
+    return [
+        len(item.tokens) - 1 if place is None else place
+        for item, place in zip(encoded, places, strict=True)
+    ]
+
+
+def _joined(mine: LayerScores, other: LayerScores, method: str) -> LayerScores:
+    """Add the scores of an answer, which have no layers, to those of other methods."""
+    [(_, row)] = mine.scores.items()
+    depth = max((len(values) for values in other.scores.values()), default=1)
+    count = min(len(mine.tokens), len(other.tokens))
+    rows = np.repeat(row[:, :count], depth, axis=0)
+    scores = {key: values[:, :count] for key, values in other.scores.items() if other is not mine}
+    scores |= {(method, relative): rows for relative in (False, True)}
+    return other._replace(tokens=other.tokens.first(count), scores=scores, value=mine.value)

@@ -31,7 +31,6 @@ from attnflow.models.adapter import (
     Encoded,
     Loader,
     Question,
-    Ran,
     Reading,
 )
 from attnflow.models.text import fused_graph
@@ -328,12 +327,12 @@ class ImageAdapter(Adapter):
         """Return the mask: in an image every token sees every other."""
         return np.ones((graph.layers, 2 * graph.tokens - 1), dtype=np.bool_)
 
-    def details(self, encoded: Encoded, ran: Ran, position: int) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
         """Return the grid, a small copy of the image, and what of it the patches cover."""
         picture = encoded.extra
         notes = []
-        averaged = "distillation_logits" in ran.captured.outputs
-        if averaged and encoded.tokens.names[position] == "[CLS]":
+        averaged = "distillation_logits" in outputs
+        if averaged and position is not None and encoded.tokens.names[position] == "[CLS]":
             notes.append(
                 "The model's answer is the mean of two, one read from [CLS] and one from [DIST]. "
                 "This explains [CLS]; position='[DIST]' explains the other."

@@ -22,11 +22,10 @@ from attnflow.models.adapter import (
     Encoded,
     Loader,
     Question,
-    Ran,
     Reading,
     grouped,
     smallest,
-    token_target,
+    with_own,
 )
 from attnflow.models.text import padded, placed
 from attnflow.options import Options
@@ -96,11 +95,25 @@ class PairAdapter(Adapter):
         found = [getattr(config, name, None) for name in names]
         return next((depth for depth in found if isinstance(depth, int)), None)
 
-    def target(self, target: Any) -> int | None:
-        """Return the id of a token of the target."""
-        if target is None:
-            return None
-        return token_target(target, self.outputs, self.tokenizer, text_target=target)
+    def token_ids(self, token: Any, name: str) -> list[int]:
+        """Return the ids of the pieces of a token of the target."""
+        if not isinstance(token, str):
+            return super().token_ids(token, name)
+        return list(self.tokenizer(text_target=token, add_special_tokens=False)["input_ids"])
+
+    @property
+    def writes(self) -> bool:
+        """True: the decoder writes on."""
+        return True
+
+    def extended(self, encoded: Encoded, tokens: Sequence[int]) -> Encoded:
+        """Return a pair with tokens written after the target so far."""
+        target = [*encoded.inputs["decoder_input_ids"], *tokens]
+        self._check_target(target)
+        return encoded._replace(
+            tokens=self._with_target(encoded.extra, target),
+            inputs={**encoded.inputs, "decoder_input_ids": target},
+        )
 
     @property
     def max_target(self) -> int | None:
@@ -307,6 +320,54 @@ class PairAdapter(Adapter):
             encoder, decoder, cross, residual=residual, allow_empty=options.edges != "attention"
         )
 
+    def by_position(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
+        """Return the contributions of the source's positions, then of the target's."""
+        source, target = found.scores
+        said = len(encoded.inputs["decoder_input_ids"])
+        return np.concatenate([source[row, : encoded.node(0)], target[row, :said]])
+
+    def followed(self, found: Any) -> Any:
+        """Return the three kinds of attention of steps as `capture_pair` returns them."""
+        from attnflow.capture import CapturedPair
+
+        kinds: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        for step in found.steps:
+            kinds[2 if step.cross else step.stack].append(step.weights)
+        return CapturedPair(*kinds, found.outputs)
+
+    def carried(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
+        """Return what each edge carried; the other side passes through unchanged.
+
+        Within a layer of the decoder it is not known what biases add between its two steps: they
+        are in the columns of the layer above.
+        """
+        count, said = encoded.node(0), len(encoded.inputs["decoder_input_ids"])
+        source, target = slice(0, count), slice(count, count + said)
+        scores = self.by_position(found, row, encoded)
+        layers = []
+        # What of the source is still to be read by the layers above.
+        crossing = [step.edges[row, :said, :count].numpy() for step in found.steps if step.cross]
+        left = np.sum(crossing, axis=(0, 1))
+        arrived = np.zeros(said)
+        for step in found.steps:
+            whole = np.zeros((count + said, count + said))
+            if step.cross:
+                whole[target, source] = step.edges[row, :said, :count].numpy()
+                left = left - whole[target, source].sum(axis=0)
+                whole[source, source] = np.diag(left)
+                whole[target, target] = np.diag(arrived)
+            else:
+                side = source if step.stack == 0 else target
+                size = side.stop - side.start
+                entering = step.entering[row, :size].numpy()
+                whole[side, side] = with_own(step.edges[row, :size, :size].numpy(), entering)
+                arrived = whole[target, target].sum(axis=1)
+                other = target if step.stack == 0 else source
+                passing = scores[target] if step.stack == 0 else left
+                whole[other, other] = np.diag(passing)
+            layers.append(whole)
+        return np.stack(layers)
+
     def mask(self, graph: AttentionGraph) -> NDArray[np.bool_] | None:
         """Return the mask: the target does not see what follows, and everything else is seen."""
         mask = np.ones((graph.layers, 2 * graph.tokens - 1), dtype=np.bool_)
@@ -315,7 +376,7 @@ class PairAdapter(Adapter):
             mask[graph.encoder[0] :: 2, graph.tokens :] = False
         return mask
 
-    def details(self, encoded: Encoded, ran: Ran, position: int) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
         """Return how many of the tokens are the source's."""
         return {"options": {"source_tokens": encoded.source}}
 
@@ -338,11 +399,7 @@ class PairAdapter(Adapter):
         positions = [k - 1 for k in range(first, len(written)) if written[k] not in special]
         if not positions:
             return encoded, [], []
-        target = written[: positions[-1] + 1]
-        whole = encoded._replace(
-            tokens=self._with_target(encoded.extra, target),
-            inputs={**encoded.inputs, "decoder_input_ids": target},
-        )
+        whole = self.extended(encoded, written[first : positions[-1] + 1])
         return whole, positions, [written[k + 1] for k in positions]
 
     def _write(self, encoded: Encoded, max_new_tokens: int) -> list[int]:

@@ -238,6 +238,15 @@ class TextAdapter(Adapter):
     def _writes_tokens(self) -> bool:
         return self.task in ("masked-lm", "causal-lm")
 
+    @property
+    def writes(self) -> bool:
+        """Whether it is a causal language model."""
+        return self.task == "causal-lm"
+
+    def extended(self, encoded: Encoded, tokens: Sequence[int]) -> Encoded:
+        """Return a text with tokens written after it."""
+        return self._continued(encoded, [*encoded.inputs["input_ids"], *tokens])
+
     def _pad_id(self) -> int:
         pad = getattr(self.tokenizer, "pad_token_id", None)
         return int(pad) if isinstance(pad, int) else 0

@@ -142,11 +142,15 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
             [self.position],
             options,
             [Answer(given.prediction, given.target)],
-            model=given.model,
-            task=given.task,
-            details={"options": kept, "grid": given.grid, "picture": given.picture},
+            details={
+                "model": given.model,
+                "task": given.task,
+                "options": kept,
+                "grid": given.grid,
+                "picture": given.picture,
+            },
         )
-        return made_anew.without_trace()
+        return made_anew.explanation.without_trace()
 
     @traitlets.validate(*CHOICES)  # type: ignore[untyped-decorator]
     def _check(self, proposal: Any) -> str | int:
