@@ -28,6 +28,7 @@ from attnflow.dataset.table import name_in_output
 from attnflow.errors import DataError, OptionError
 from attnflow.io.records import require_pyarrow
 from attnflow.models import Explainer
+from attnflow.options import ANSWER_METHODS
 from attnflow.version import __version__
 
 SHARD_ROWS: Final = 512
@@ -74,7 +75,7 @@ def run(
     explainer: Explainer,
     *,
     output: str | os.PathLike[str],
-    method: str = "flow",
+    method: str = "auto",
     engine: str = "local",
     address: str | None = None,
     device: str = "auto",
@@ -105,7 +106,8 @@ def run(
             or of mappings. It is read once.
         explainer: The model.
         output: The folder to write to; it is made if it does not exist.
-        method: "raw", "rollout" or "flow".
+        method: "contribution", "raw", "rollout" or "flow", as in `Explainer.explain`. "auto" is
+            "rollout" if attention is kept.
         engine: What runs the model: "local", this machine, or "ray", a Ray cluster.
         address: The Ray cluster: "auto" for the one that this machine is part of, or its
             "host:port". None starts one on this machine, for this run.
@@ -185,7 +187,14 @@ def run(
     if columns is not None:
         columns = checks.items(columns, "columns", "names", allow_empty=True)
     kept = _check_keep(keep, keep_dtype, explainer.task)
+    if kept is not None and method == "auto":
+        method = "rollout"
     chosen = check_options(explainer, {"method": method, **options})
+    if kept is not None and chosen["method"] in ANSWER_METHODS:
+        raise OptionError(
+            f"keep is {keep!r}, but method={method!r} captures no attention; expected 'raw', "
+            "'rollout' or 'flow'"
+        )
     # A cluster that cannot be joined is reported before the source is read.
     with opened(engine, workers=workers, address=address, device=device) as mapped:
         rows = Source(

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,13 @@ from attnflow.dataset.local import cpus
 from attnflow.dataset.source import Column, Row
 from attnflow.dataset.table import data_file, errors_file, row_id
 from attnflow.errors import AttnflowError, DataError, OptionError, TextError
-from attnflow.explanation import Prediction
+from attnflow.explain import Answer
+from attnflow.explanation import Explanation
 from attnflow.io.records import has_surrogates
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran
 from attnflow.models.text import TextAdapter
-from attnflow.options import OPTIONS, Options
+from attnflow.options import ANSWER_METHODS, OPTIONS, Options
 from attnflow.scoring import Scored, finish
 from attnflow.tokens import Tokens
 
@@ -72,8 +73,7 @@ class Found(NamedTuple):
     scores: NDArray[np.float64]
     layer: int
     position: int
-    target: str | None
-    prediction: Prediction | None
+    answer: Answer
     saturation: float | None
     notes: tuple[str, ...]
     kept: Kept | None
@@ -109,7 +109,7 @@ def check_options(explainer: Explainer, options: Mapping[str, Any]) -> dict[str,
     Raises:
         OptionError: If one is not valid for this model, or the model does not read text.
     """
-    chosen = Options(**options)
+    chosen = explainer.chosen(Options(**options))
     for option in OPTIONS:
         if not option.in_data_sets and chosen[option.name] != option.default:
             raise OptionError(
@@ -121,7 +121,6 @@ def check_options(explainer: Explainer, options: Mapping[str, Any]) -> dict[str,
             f"explainer is a model for {explainer.task}; a data set of texts needs a model that "
             "reads text"
         )
-    explainer.adapter.check(chosen)
     return chosen.to_dict()
 
 
@@ -212,6 +211,10 @@ def _explain(
         except AttnflowError as error:
             yield index, str(error)
     _check_room(explainer, [len(item.text.tokens) for item in items], plan)
+    if options.method in ANSWER_METHODS:
+        for batch in _batches(explainer, items, bytes_of, plan):
+            yield from _contributed(explainer, batch, options)
+        return
     batches = (
         part
         for batch in _batches(explainer, items, bytes_of, plan)
@@ -237,13 +240,42 @@ def _explain(
 def _run(
     explainer: Explainer, batch: list[_Item], options: Options
 ) -> Iterator[tuple[list[_Item], Ran | str]]:
-    """Run the model. If a batch fails, run its texts one by one, with a reason for each failure."""
-    positions = [
-        [len(item.text.tokens) - 1 if item.place is None else item.place] for item in batch
-    ]
-    result: Ran | str
+    """Run the model on a batch. Where it fails, each text runs by itself, or has a reason."""
+
+    def run(texts: list[Encoded], positions: list[int]) -> Ran:
+        return explainer.adapter.run(texts, [[position] for position in positions], options)
+
+    return _attempt(run, batch)
+
+
+def _contributed(explainer: Explainer, batch: list[_Item], options: Options) -> Iterator[Any]:
+    """Yield what the answer for each text of a batch came from, or why it failed."""
+
+    def run(texts: list[Encoded], positions: list[int]) -> list[Explanation]:
+        return explainer.contributions(texts, positions, options)
+
+    for part, found in _attempt(run, batch):
+        for row, item in enumerate(part):
+            if isinstance(found, str):
+                yield item.number, found
+                continue
+            one = found[row]
+            answer = Answer(one.prediction, one.target, one.contrast, one.value, one.bias)
+            values = (one.scores, one.layer, one.position, answer, None, one.notes, None)
+            yield item.number, Found(one.pieces, *values)
+
+
+Result = TypeVar("Result")
+
+
+def _attempt(
+    run: Callable[[list[Encoded], list[int]], Result], batch: list[_Item]
+) -> Iterator[tuple[list[_Item], Result | str]]:
+    """Run a batch. If it fails, run its texts one by one, with a reason for each failure."""
+    positions = [len(item.text.tokens) - 1 if item.place is None else item.place for item in batch]
+    result: Result | str
     try:
-        result = explainer.adapter.run([item.text for item in batch], positions, options)
+        result = run([item.text for item in batch], positions)
     except MemoryError:
         raise
     except Exception as error:  # a text that the model fails on does not stop the others
@@ -251,7 +283,7 @@ def _run(
         result = str(error) if known else f"the model failed: {type(error).__name__}: {error}"
     if isinstance(result, str) and len(batch) > 1:
         for item in batch:
-            yield from _run(explainer, [item], options)
+            yield from _attempt(run, [item])
     else:
         yield batch, result
 
@@ -328,15 +360,18 @@ def _found(
     if keep is not None:
         adapter = cast("TextAdapter", explainer.adapter)
         graph = adapter.graph(ran.captured, row, item.text, options)
-        about = {"position": scored.position, **answer._asdict()}
+        about = {
+            "position": scored.position,
+            "prediction": answer.prediction,
+            "target": answer.target,
+        }
         kept = keep_attention(adapter, graph, item.text, about, keep)
     return Found(
         finished.tokens,
         finished.layer_scores[0],
         layer,
         scored.position,
-        answer.target,
-        answer.prediction,
+        answer,
         scored.saturation,
         finished.notes,
         kept,

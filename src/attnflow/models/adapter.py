@@ -775,8 +775,9 @@ class Adapter(ABC):
         """Return the id of the token that others are replaced by.
 
         Args:
-            replacement: "auto", "unk", "mask", a token, or its id. "auto" is UNK if the tokenizer
-                has one, and else MASK.
+            replacement: "auto", "unk", "mask", a token, or its id. "auto" is a space for a causal
+                language model, whose UNK often separates texts; otherwise UNK if the tokenizer has
+                one, and else MASK.
             name: What the option is called.
 
         Raises:
@@ -786,7 +787,10 @@ class Adapter(ABC):
         named = {kind: getattr(tokenizer, f"{kind}_token_id", None) for kind in ("unk", "mask")}
         known = tuple(named.values())
         named["auto"] = named["mask"] if named["unk"] is None else named["unk"]
-        accepted = "'auto' (UNK, or else MASK), 'unk', 'mask', one token of the vocabulary"
+        if self.task == "causal-lm":
+            space = _token_id(tokenizer, " ")
+            named["auto"] = named["auto"] if space is None else space
+        accepted = "'auto' (UNK, MASK or a space), 'unk', 'mask', one token of the vocabulary"
         found: int | None
         if not isinstance(replacement, str):
             found = integer(replacement, name, otherwise=accepted)
@@ -813,6 +817,10 @@ class Adapter(ABC):
             )
         return found
 
+    def encoded(self, item: Any, truncate: bool = False) -> Encoded:
+        """Return an input as the model reads it, if it was not read before."""
+        return item if isinstance(item, Encoded) else self.read(item, truncate)
+
     @abstractmethod
     def readings(
         self, items: Sequence[Any], questions: Sequence[Question], truncate: bool
@@ -820,7 +828,7 @@ class Adapter(ABC):
         """Read inputs for a reference.
 
         Args:
-            items: The inputs.
+            items: The inputs, or inputs that were read before.
             questions: What is asked about each; targets are indices.
             truncate: As in `Explainer.explain`.
 

@@ -193,13 +193,14 @@ class Explainer:
         adapter = self.adapter
         for batch in adapter.batches(list(inputs), chosen):
             numbers, encoded = [index for index, _ in batch], [item for _, item in batch]
+            places = [adapter.position(item, chosen.position, None) for item in encoded]
+            known = _known(encoded, places)
             if chosen.method in ANSWER_METHODS:
-                asked = adapter.asked(chosen.target, chosen.contrast)
-                found = self._contributions(encoded, chosen, [asked] * len(batch))
+                asked = [adapter.asked(chosen.target, chosen.contrast)] * len(batch)
+                found = self._contributions(encoded, chosen, asked, known)
                 yield from zip(numbers, found, strict=True)
                 continue
-            places = [adapter.position(item, chosen.position, None) for item in encoded]
-            ran = adapter.run(encoded, [[place] for place in _known(encoded, places)], chosen)
+            ran = adapter.run(encoded, [[place] for place in known], chosen)
             for row, (index, item) in enumerate(batch):
                 yield index, self._explained(ran, row, item, places[row], chosen)[0]
 
@@ -421,32 +422,42 @@ class Explainer:
             num_threads=num_threads,
         )
 
+    def contributions(
+        self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
+    ) -> list[Explanation]:
+        """Explain what the answers for some inputs came from, without traces.
+
+        Args:
+            encoded: The inputs, which run together.
+            places: The position of each at which its answer is read.
+            options: The options.
+        """
+        asked = self.adapter.asked(options.target, options.contrast)
+        return self._contributions(encoded, options, [asked] * len(encoded), places, steps=False)
+
     def _contributions(
         self,
         encoded: Sequence[Encoded],
         options: Options,
         asked: Sequence[Asked],
-        places: Sequence[int] | None = None,
+        places: Sequence[int],
+        steps: bool | None = None,
     ) -> list[Explanation]:
-        """Explain what the answers of a batch came from."""
+        """Explain what the answers for a batch came from; with traces, unless it is too large."""
         adapter = self.adapter
-        encoded = [
-            adapter.extended(item, one.before) if one.before else item
-            for item, one in zip(encoded, asked, strict=True)
-        ]
-        if places is None:
-            known = [adapter.position(item, options.position, None) for item in encoded]
-            places = _known(encoded, known)
-        followed = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
+        if any(one.before for one in asked):
+            encoded = [
+                adapter.extended(item, one.before) for item, one in zip(encoded, asked, strict=True)
+            ]
+            # The words are compared after what they have in common.
+            places = [place + len(one.before) for place, one in zip(places, asked, strict=True)]
+        if steps is None:
+            steps = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
+        found = adapter.contribute(encoded, places, options, asked, steps=steps)
         results = []
-        for item, place, found in zip(
-            encoded,
-            places,
-            adapter.contribute(encoded, places, options, asked, steps=followed),
-            strict=True,
-        ):
-            explained = contributions(adapter, item, place, found, options, self.name)
-            results.append(self._checked(explained, item, place, found.asked, options))
+        for item, place, one in zip(encoded, places, found, strict=True):
+            explained = contributions(adapter, item, place, one, options, self.name)
+            results.append(self._checked(explained, item, place, one.asked, options))
         return results
 
     def _written(

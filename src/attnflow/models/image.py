@@ -366,7 +366,7 @@ class ImageAdapter(Adapter):
         """Read images for a reference."""
         readings = []
         for item, question in zip(items, questions, strict=True):
-            encoded = self.read(item)
+            encoded = self.encoded(item)
             # One answer for the whole image, wherever it is read.
             self.position(encoded, question.position, None)
             special = len(self.layout.special)

@@ -474,7 +474,7 @@ class PairAdapter(Adapter):
         """Read pairs for a reference."""
         readings = []
         for item, question in zip(items, questions, strict=True):
-            encoded = self.read(item, truncate)
+            encoded = self.encoded(item, truncate)
             place = self.position(encoded, question.position, None) or 0
             said = encoded.inputs["decoder_input_ids"]
             inputs = {**encoded.inputs, "decoder_input_ids": said[: place + 1]}

@@ -342,7 +342,7 @@ class TextAdapter(Adapter):
         self, items: Sequence[Any], questions: Sequence[Question], truncate: bool
     ) -> list[Reading]:
         """Read texts for a reference."""
-        encoded = [self.read(item, truncate) for item in items]
+        encoded = [self.encoded(item, truncate) for item in items]
         found = [
             self.position(text, question.position, None)
             for text, question in zip(encoded, questions, strict=True)

@@ -35,6 +35,12 @@ class Explanation(TypedDict, total=False):
     layer: Required[Annotated[int, Field(ge=1)]]
     position: Required[Annotated[int, Field(ge=0)]]
     target: str | None
+    contrast: str | None
+    value: Annotated[float | None, Field(description="What contributions and the bias add up to.")]
+    bias: Annotated[float | None, Field(description="What biases add to the answer.")]
+    check: Annotated[
+        dict[str, Any] | None, Field(description="What blanking out each unit does to the answer.")
+    ]
     prediction: Prediction | None
     text: str
     tokens: Required[list[str]]
