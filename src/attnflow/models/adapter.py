@@ -819,6 +819,11 @@ class Adapter(ABC):
             )
         return found
 
+    def fill_name(self, fill: int) -> str:
+        """Return what tokens are replaced by, in words."""
+        name = str(self.tokenizer.decode([fill]))
+        return "a space" if name.isspace() else name
+
     def encoded(self, item: Any, truncate: bool = False) -> Encoded:
         """Return an input as the model reads it, if it was not read before."""
         return item if isinstance(item, Encoded) else self.read(item, truncate)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from attnflow.errors import ModelError, OptionError
-from attnflow.models.adapter import BATCH_POSITIONS, Adapter, Reading
+from attnflow.models.adapter import BATCH_POSITIONS, Reading
 
 if TYPE_CHECKING:
     from attnflow.models.explainer import Explainer
@@ -166,23 +166,8 @@ def values(explainer: Explainer, readings: list[Reading], targets: list[int], lo
 
     asked = zip(logits, targets, readings, strict=True)
     return torch.stack(
-        [_value(explainer.adapter, row, target, one.contrast) for row, target, one in asked]
+        [explainer.adapter.value(row, target, one.contrast) for row, target, one in asked]
     )
-
-
-def _value(adapter: Adapter, logits: Any, target: int, contrast: int | None) -> Any:
-    """Return a target's logit minus that of a contrast, or minus the mean of the others.
-
-    A language model without a contrast is compared with the mean over its vocabulary. One output,
-    and classes with probabilities of their own, are not compared with anything.
-    """
-    if contrast is not None:
-        return logits[target] - logits[contrast]
-    if len(logits) == 1 or adapter.multi_label:
-        return logits[target]
-    if adapter.has_classes:
-        return logits[target] - (logits.sum() - logits[target]) / (len(logits) - 1)
-    return logits[target] - logits.mean()
 
 
 # ---- Batches -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from attnflow.errors import OptionError
 from attnflow.explain import Explained, explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.models.adapter import BATCH_POSITIONS, Asked, Encoded, Question, Ran
+from attnflow.models.check import checked
 from attnflow.models.contribution import answer_of, by_token, contributions, seen
 from attnflow.models.load import adapter_for, load
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, Options, sign
@@ -513,7 +514,9 @@ class Explainer:
         self, explained: Explained, encoded: Encoded, place: int, asked: Asked, options: Options
     ) -> Explanation:
         """Return an explanation, with its check if that was asked for."""
-        return explained.explanation
+        if not options.check:
+            return explained.explanation
+        return checked(self, explained, encoded, place, asked, options)
 
 
 def _known(encoded: Sequence[Encoded], places: Sequence[int | None]) -> list[int]:

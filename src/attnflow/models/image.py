@@ -360,6 +360,10 @@ class ImageAdapter(Adapter):
             )
         return MEAN_COLOUR
 
+    def fill_name(self, fill: int) -> str:
+        """Return what patches are painted in."""
+        return "the mean colour"
+
     def readings(
         self, items: Sequence[Any], questions: Sequence[Question], truncate: bool
     ) -> list[Reading]:
