@@ -21,7 +21,7 @@ from attnflow import fields, formats
 from attnflow.checks import choice, integer, invalid, number, string, strings
 from attnflow.correlation import spearman
 from attnflow.errors import OptionError
-from attnflow.options import METHODS
+from attnflow.options import ANSWER_METHODS, METHODS
 from attnflow.resample import INTERPOLATIONS, Area, resampled
 from attnflow.tokens import Tokens, summed
 from attnflow.trace import Trace
@@ -202,7 +202,9 @@ class Explanation:
             grid=None if self.grid is None else _grid(self.grid, tokens, special),
         )
         if self.trace is not None:
-            _check_trace(self.trace, depth, self.position, len(text))
+            # Contributions have no layers where attention cannot be followed.
+            known = None if self.method in ANSWER_METHODS and depth == 1 else depth
+            _check_trace(self.trace, known, self.position, len(text))
         if self.picture is not None:
             _check_picture(self.picture, self.grid)
         if self.check is not None and not isinstance(self.check, Check):
@@ -657,10 +659,10 @@ def _share(value: Any, name: str) -> float:
     return number(value, name, least=0, most=1)
 
 
-def _check_trace(trace: Any, depth: int, position: int, length: int) -> None:
+def _check_trace(trace: Any, depth: int | None, position: int, length: int) -> None:
     if not isinstance(trace, Trace):
         raise invalid("trace", trace, "a Trace")
-    if trace.depth != depth:
+    if depth not in (None, trace.depth):
         raise OptionError(f"trace has {trace.depth} layers, but layer_scores has {depth}")
     if position >= len(trace.tokens):
         raise OptionError(f"position is {position}, but trace has {len(trace.tokens)} tokens")

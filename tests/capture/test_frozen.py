@@ -77,7 +77,13 @@ def test_a_vision_model_decomposes_as_n_vectors_carried_forward_do():
 def tiny_t5():
     torch.manual_seed(0)
     config = transformers.T5Config(
-        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, initializer_factor=2.0
+        vocab_size=50,
+        d_model=16,
+        d_kv=4,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        initializer_factor=2.0,
     )
     model = randomised(transformers.T5ForConditionalGeneration(config).eval()).double()
     return model, {"input_ids": IDS, "decoder_input_ids": torch.tensor([[0, 4, 11]])}

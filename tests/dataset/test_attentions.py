@@ -325,7 +325,7 @@ def test_weights_from_elsewhere_are_read_in_every_format(attention, tmp_path, ki
     assert text.special == (True, False, False, False, False, True)
     # Twelve layers, of which the tenth comes after the second.
     weights = np.concatenate([attention] * 3) if kind.startswith("layers") else attention
-    found = text.explain(layer=len(weights))
+    found = text.explain(method="flow", layer=len(weights))
     flow = attention_flow(weights, positions=[0])[-1, 0]
     np.testing.assert_allclose(found.scores, flow, rtol=0, atol=1e-12)
     assert found.trace is not None
@@ -442,7 +442,7 @@ def test_a_damaged_file_is_said_to_be_so(kept, tmp_path, change, message):
 def test_the_command_prints_what_it_prints_with_the_model(classifier, kept, capsys):
     assert main(["explain", "--attentions", str(kept), "--row", "1", "--json"]) == 0
     found = attnflow.Explanation.from_dict(json.loads(capsys.readouterr().out))
-    same(found, classifier.explain(TEXTS[1]), atol=2e-6)
+    same(found, classifier.explain(TEXTS[1], method="rollout"), atol=2e-6)
     options = ["--method", "rollout", "--layer", "2", "--units", "words", "--json"]
     assert main(["explain", "--attentions", str(kept), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -462,6 +462,7 @@ def test_the_command_saves_a_page_and_a_figure(kept, tmp_path, capsys):
 def test_the_command_explains_weights_from_elsewhere(attention, tmp_path, capsys):
     np.save(tmp_path / "weights.npy", attention)
     given = ["explain", "--attentions", str(tmp_path / "weights.npy"), "--json", "--heads", "max"]
+    given += ["--method", "flow"]
     (tmp_path / "lines.txt").write_text("\n".join(TOKENS) + "\n")
     (tmp_path / "list.json").write_text(json.dumps(TOKENS))
     for tokens in ("lines.txt", "list.json"):

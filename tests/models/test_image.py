@@ -190,7 +190,7 @@ def test_a_sink_is_named_and_can_be_left_out():
 
 def test_saturated_flow_comes_with_a_warning_in_words():
     config = transformers.ViTConfig(**{**SIZES, "num_hidden_layers": 8})
-    explanation = explain(transformers.ViTModel(config).eval(), photo())
+    explanation = explain(transformers.ViTModel(config).eval(), photo(), method="flow")
     assert explanation.saturation == 1
     assert re.search("saturated.*100%.*layer 8", explanation.notes[0])
 

@@ -176,7 +176,7 @@ def test_every_token_written_is_explained_as_if_asked_for_alone(explainer):
 
 @pytest.mark.parametrize("options", [{}, {"edges": "value_norm"}, {"receptive_field": True}])
 def test_the_trace_gives_the_scores_of_every_method(explainer, options, tmp_path):
-    explained = explainer.explain((SOURCE, TARGET), position=1, **options)
+    explained = explainer.explain((SOURCE, TARGET), position=1, method="raw", **options)
     explained.save(tmp_path / "pair.json")
     trace = attnflow.Explanation.load(tmp_path / "pair.json").trace
     assert trace.tokens == explained.tokens
@@ -310,7 +310,7 @@ def test_explanations_are_made_of_the_edges_asked_for(explainer, edges, method):
 
 @pytest.mark.parametrize("edges", ["attention", "gradient", "effective", "value_norm"])
 def test_flow_is_that_of_ortools_on_the_same_graph(explainer, edges):
-    explanation = explainer.explain((SOURCE, TARGET), edges=edges)
+    explanation = explainer.explain((SOURCE, TARGET), edges=edges, method="flow")
     graph = graph_with(explainer, edges)
     arcs = layered_arcs(graph, graph.layers)
     expected = [flow_of_ortools(arcs, (graph.layers, 7), (0, token)) for token in range(8)]

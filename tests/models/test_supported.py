@@ -133,3 +133,45 @@ def test_a_decoder_in_train_mode_writes_without_dropout():
         written.append([step.target for step in steps])
         assert explainer.model.training is training
     assert written[0] == written[1]
+
+
+def test_contributions_add_up_to_the_answer(explainer):
+    for text in inputs_of(explainer):
+        explanation = explainer.explain(text)
+        assert explanation.method == "contribution"
+        assert explanation.notes == ()
+        size = np.abs(explanation.scores).sum()
+        error = explanation.scores.sum() + explanation.bias - explanation.value
+        assert abs(error) < 1e-4 * size
+        ids = explainer.tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logits = explainer.model(ids).logits[0].double()
+        row = logits if logits.ndim == 1 else logits[explanation.position]
+        own = row[explanation.prediction.index]
+        others = row.sum() - own
+        mean = others / (len(row) - 1) if logits.ndim == 1 else row.mean()
+        assert explanation.value == pytest.approx(float(own - mean), abs=1e-4)
+
+
+def test_contributions_of_many_texts_equal_themselves_alone(explainer):
+    texts = inputs_of(explainer)
+    for texts_ in (texts, texts[::-1]):
+        for text, together in zip(texts_, explainer.explain(texts_), strict=True):
+            alone = explainer.explain(text)
+            np.testing.assert_allclose(together.scores, alone.scores, atol=2e-4)
+            assert together.bias == pytest.approx(alone.bias, abs=2e-4)
+
+
+def test_what_flowed_is_conserved_from_layer_to_layer(explainer):
+    explanation = explainer.explain(inputs_of(explainer)[0])
+    carried = explanation.trace.carried
+    if carried is None:
+        # Their attention can be read, and not followed.
+        assert type(explainer.model).__name__.startswith(("Deberta", "MPNet"))
+        return
+    np.testing.assert_allclose(carried.sum(axis=1), explanation.layer_scores, atol=1e-5)
+    np.testing.assert_allclose(carried[0].sum(axis=0), explanation.scores, atol=1e-5)
+    # What arrives at a position and does not leave it is what biases add there.
+    biases = carried[1:].sum(axis=1) - carried[:-1].sum(axis=2)
+    below = explanation.value - carried[-1].sum() + biases.sum()
+    assert below == pytest.approx(explanation.bias, abs=1e-3)

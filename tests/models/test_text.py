@@ -228,10 +228,10 @@ def test_words_sum_their_tokens_and_special_tokens_can_go(encoder):
 def test_saturated_flow_comes_with_a_warning_in_words():
     model = transformers.BertModel(transformers.BertConfig(**{**SIZES, "num_hidden_layers": 8}))
     explainer = Explainer(model.eval(), wordpiece_tokenizer(VOCABULARY))
-    explanation = explainer.explain("the keys to the cabinet are on a table")
+    explanation = explainer.explain("the keys to the cabinet are on a table", method="flow")
     assert explanation.saturation == 1
     assert re.search("saturated.*100%.*layer 8", explanation.notes[0])
-    low = explainer.explain("the keys to the cabinet are on a table", layer=1)
+    low = explainer.explain("the keys to the cabinet are on a table", method="flow", layer=1)
     assert low.saturation < 0.5
     assert low.notes == ()
 

@@ -616,8 +616,8 @@ class Adapter(ABC):
             found = contribute(self.model, inputs, score)
         if len(batch) > 1 and found.wrong:
             return [
-                self.contribute(batch[row : row + 1], positions[row : row + 1], options, [one])[0]
-                for row, one in enumerate(asked)
+                self.contribute([item], [place], options, [one], steps=steps)[0]
+                for item, place, one in zip(batch, positions, asked, strict=True)
             ]
         results = []
         for row, (encoded, one) in enumerate(zip(batch, asked, strict=True)):

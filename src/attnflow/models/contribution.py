@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.explain import Answer, Explained, explained, traced
+from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Adapter, Contributed, Encoded
 from attnflow.options import Options
 from attnflow.scoring import Scored, mask_of
@@ -13,7 +16,13 @@ from attnflow.trace import Trace
 
 
 def contributions(
-    adapter: Adapter, encoded: Encoded, place: int, found: Contributed, options: Options, model: str
+    adapter: Adapter,
+    encoded: Encoded,
+    place: int,
+    found: Contributed,
+    options: Options,
+    model: str,
+    attention: tuple[Any, int] | None = None,
 ) -> Explained:
     """Explain what an answer came from.
 
@@ -24,10 +33,16 @@ def contributions(
         found: What the answer came from.
         options: The options.
         model: The model's name.
+        attention: What `Adapter.capture` gave, and the row of the input in it, where attention
+            could not be followed in the same pass.
     """
-    trace, rows = None, found.scores[None]
+    rows, trace = found.scores[None], None
     if found.found.steps:
-        trace, rows = _followed(adapter, encoded, found, options)
+        attention = adapter.followed(found.found), found.row
+    if attention is not None:
+        graph, trace = _traced(adapter, encoded, found, options, *attention)
+        if trace is not None and trace.carried is not None:
+            rows = _entering(trace.carried, graph, found)
     scores = by_token(rows, encoded)[:, : seen(adapter, encoded, place, found)]
     position = encoded.source + place if adapter.asks_about_targets else place
     details = {
@@ -88,30 +103,36 @@ def seen(adapter: Adapter, encoded: Encoded, place: int, found: Contributed) -> 
     return encoded.source + place + 1
 
 
-def _followed(
-    adapter: Adapter, encoded: Encoded, found: Contributed, options: Options
-) -> tuple[Trace | None, NDArray[np.float64]]:
-    """Return the trace of what flowed, and what the positions contribute in each layer."""
-    captured = adapter.followed(found.found)
-    # The attention beside the contributions is what the options of attention say it is.
-    graph = adapter.graph(captured, found.row, encoded, options.replace(edges="attention"))
-    carried = adapter.carried(found.found, found.row, encoded)
-    relative = options.receptive_field is True or (
-        options.receptive_field == "auto" and graph.causal
-    )
-    heads = None
+def _traced(
+    adapter: Adapter,
+    encoded: Encoded,
+    found: Contributed,
+    options: Options,
+    captured: Any,
+    row: int,
+) -> tuple[AttentionGraph, Trace | None]:
+    """Return the graph of the attention beside contributions, and the trace of both."""
+    # It is what the options of attention say, but for the edges.
+    graph = adapter.graph(captured, row, encoded, options.replace(edges="attention"))
+    field = options.receptive_field
+    mask = None
+    if field is True or (field == "auto" and graph.causal):
+        mask = adapter.mask(graph)
+        mask = mask_of(graph) if mask is None else mask
+    heads, count = None, graph.tokens
     if options.keep_heads:
-        count = graph.tokens
-        heads = [layer[found.row, :, :count, :count].numpy() for layer in captured.layers]
-    mask = adapter.mask(graph)
-    trace = traced(
-        graph,
-        encoded.tokens,
-        mask=(mask_of(graph) if mask is None else mask) if relative else None,
-        heads=heads,
-        carried=carried,
-    )
-    if adapter.asks_about_targets:
-        # The steps of a decoder are not its layers; the embeddings are what is scored.
-        return trace, found.scores[None]
-    return trace, carried.sum(axis=1)
+        heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]
+    steps = found.found.steps
+    carried = adapter.carried(found.found, found.row, encoded) if steps else None
+    return graph, traced(graph, encoded.tokens, mask=mask, heads=heads, carried=carried)
+
+
+def _entering(
+    carried: NDArray[np.float64], graph: AttentionGraph, found: Contributed
+) -> NDArray[np.float64]:
+    """Return what the positions contribute where they enter each layer, of shape (L, n)."""
+    entering: NDArray[np.float64] = carried.sum(axis=1)
+    if graph.encoder is None:
+        return entering
+    # A layer of the decoder is two steps. The first row has the embeddings of both sides.
+    return np.concatenate([found.scores[None], entering[graph.encoder[0] + 2 :: 2]])

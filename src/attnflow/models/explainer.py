@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import integer
-from attnflow.errors import OptionError
+from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Explained, explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.models.adapter import BATCH_POSITIONS, Asked, Encoded, Question, Ran
@@ -455,11 +455,26 @@ class Explainer:
         if steps is None:
             steps = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
         found = adapter.contribute(encoded, places, options, asked, steps=steps)
+        captured = None
+        if steps and not found[0].found.steps:
+            captured = self._attention(encoded, places, options)
         results = []
-        for item, place, one in zip(encoded, places, found, strict=True):
-            explained = contributions(adapter, item, place, one, options, self.name)
+        for row, (item, place, one) in enumerate(zip(encoded, places, found, strict=True)):
+            explained = contributions(
+                adapter, item, place, one, options, self.name, captured and (captured, row)
+            )
             results.append(self._checked(explained, item, place, one.asked, options))
         return results
+
+    def _attention(
+        self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
+    ) -> Any:
+        """Return the attention of a batch, to be shown beside contributions; None if it cannot."""
+        plain = options.replace(edges="attention")
+        try:
+            return self.adapter.run(encoded, [[place] for place in places], plain).captured
+        except AttentionError:
+            return None
 
     def _written(
         self, text: Encoded, positions: list[int], written: list[int], options: Options
