@@ -71,6 +71,8 @@ def run(source, model, folder, **options):
         {"method": "rollout", "edges": "value_norm", "receptive_field": True, "units": "words"},
         {"method": "rollout", "layer": 1, "heads": "max", "drop_sink": True},
         {"method": "raw", "heads": 1, "position": 2, "edges": "attention"},
+        {"method": "auto"},
+        {"method": "contribution", "target": "bad", "contrast": "good", "units": "words"},
     ],
 )
 def test_results_are_those_of_explaining_one_by_one(classifier, tmp_path, options):
@@ -82,7 +84,7 @@ def test_results_are_those_of_explaining_one_by_one(classifier, tmp_path, option
         alone = classifier.explain(text, **options)
         assert row["text"] == text
         assert tuple(row["tokens"]) == alone.tokens
-        np.testing.assert_allclose(row["scores"], alone.scores, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(row["scores"], alone.scores, rtol=1e-4, atol=1e-6)
         assert row["special"] == list(alone.special)
         assert [
             None if start is None else (start, end)
@@ -92,6 +94,10 @@ def test_results_are_those_of_explaining_one_by_one(classifier, tmp_path, option
         assert (row["target"], row["predicted"]) == (alone.target, alone.prediction.label)
         assert row["probability"] == pytest.approx(alone.prediction.probability, rel=1e-4)
         assert row["saturation"] == alone.saturation
+        assert row["contrast"] == alone.contrast
+        for name in ("value", "bias"):
+            expected = getattr(alone, name)
+            assert row[name] == (None if expected is None else pytest.approx(expected, abs=1e-5))
         assert row["notes"] == list(alone.notes)
 
 

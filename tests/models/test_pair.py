@@ -325,6 +325,30 @@ def test_gradients_are_those_of_the_target_asked_for(explainer):
     assert np.abs(other.scores - predicted.scores).max() > 1e-3
 
 
+def test_contributions_of_source_and_target_add_up_and_are_conserved(explainer):
+    explained = explainer.explain((SOURCE, TARGET), contrast=4, position=1)
+    assert explained.method == "contribution"
+    assert explained.tokens == explained.trace.tokens
+    size = np.abs(explained.scores).sum()
+    assert abs(explained.scores.sum() + explained.bias - explained.value) < 1e-4 * size
+    carried, (below, source) = explained.trace.carried, explained.trace.encoder
+    np.testing.assert_allclose(carried[0].sum(axis=0), explained.scores, atol=1e-6)
+    # Each step gives on what it got, but for biases; and the target is not read by the source.
+    for lower, upper in zip(carried[below::2], carried[below + 1 :: 2], strict=True):
+        np.testing.assert_allclose(lower.sum(axis=1), upper.sum(axis=0), atol=1e-6)
+    assert not carried[:, :source, source:].any()
+    # After the last layer nothing of the source is left to be read.
+    np.testing.assert_allclose(carried[-1][:source], 0.0, atol=1e-6)
+
+
+def test_contributions_of_many_pairs_equal_themselves_alone(explainer):
+    pairs = [(SOURCE, TARGET), ("the cat", "eine"), ("old", "")]
+    for pair, together in zip(pairs, explainer.explain(pairs), strict=True):
+        alone = explainer.explain(pair)
+        np.testing.assert_allclose(together.scores, alone.scores, atol=1e-5)
+        assert together.value == pytest.approx(alone.value, abs=1e-5)
+
+
 @pytest.mark.parametrize("method", ["rollout", "flow"])
 def test_the_receptive_field_keeps_measured_shares(explainer, method):
     graph = captured_graph(explainer, "value_norm")

@@ -204,6 +204,16 @@ def test_other_edges_are_had_with_every_method(explainer, edges, method):
     assert np.abs(plain.layer_scores - explanation.layer_scores).max() > 1e-3
 
 
+def test_contributions_of_stretches_and_text_add_up(explainer):
+    explained = explainer.explain((noise(0.5), "a"))
+    assert explained.method == "contribution"
+    assert len(explained.scores) == len(explained.tokens)
+    size = np.abs(explained.scores).sum()
+    assert abs(explained.scores.sum() + explained.bias - explained.value) < 1e-4 * size
+    with pytest.raises(attnflow.ModelError, match="reads sound"):
+        explainer.explain(noise(0.5), check=True)
+
+
 def test_where_attention_has_no_preference_the_receptive_field_leaves_none():
     model = whisper()
     with torch.no_grad():
