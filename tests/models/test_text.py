@@ -17,6 +17,7 @@ import attnflow
 from attnflow.cli import explain as explain_command
 from attnflow.cli import main
 from attnflow.models import Explainer
+from attnflow.models.load import begins_texts
 from tests.support import text as text_models
 from tests.support.text import SIZES, VOCABULARY, decoder_tokenizer
 from tests.support.tiny import sharpen, wordpiece_tokenizer
@@ -589,3 +590,10 @@ def test_the_command_explains_an_image(seeing, capsys):
     assert json.loads(capsys.readouterr().out)["grid"] == [3, 3]
     assert main([*arguments, str(folder / "missing.png")]) == 1
     assert "missing.png" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("value", "expected"), [(b"\x01", True), (b"\x00", False), (None, False)])
+def test_a_gguf_file_says_whether_texts_begin_with_bos(tmp_path, value, expected):
+    key = b"" if value is None else b"tokenizer.ggml.add_bos_token\x07\x00\x00\x00" + value
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + key + b"\x00" * 8)
+    assert begins_texts(tmp_path / "model.gguf") is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +86,9 @@ def load(
             if isinstance(read, str):
                 read = getattr(transformers, read).from_pretrained
             reader = read(name, **source)
+            if gguf and begins_texts(path) and getattr(reader, "bos_token_id", None) is not None:
+                # The file asks for it, and transformers does not look there.
+                reader.add_bos_token = True
             if not gguf:
                 source["use_safetensors"] = None if allow_pickle else True
             kind: Any = getattr(transformers, name_of_class)
@@ -96,6 +100,22 @@ def load(
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(_loading_failed(name, path, error, allow_pickle)) from error
     return model.to(place).eval(), reader
+
+
+def begins_texts(path: Path) -> bool:
+    """Whether a GGUF file says that its texts begin with the BOS token.
+
+    The key is looked for as it is written, because reading all keys of a large vocabulary takes
+    half a minute: the key, its type (7 is a boolean), and its value.
+
+    Args:
+        path: The file.
+    """
+    key = b"tokenizer.ggml.add_bos_token"
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        place = content.find(key)
+        end = place + len(key)
+        return place >= 0 and content[end : end + 5] == b"\x07\x00\x00\x00\x01"
 
 
 def _register_own(path: Path) -> None:
