@@ -61,11 +61,22 @@ def target_name(explanation: Explanation) -> str:
 
 def contrast_name(explanation: Explanation) -> str:
     """Return what the answer is compared with, as in "plural, not singular"."""
-    if explanation.contrast is not None:
-        return f"not {_answer(explanation, explanation.contrast)}"
-    return (
-        "not the other classes" if _chooses_class(explanation) else "against the mean of all tokens"
-    )
+    contrast = _contrast(explanation)
+    if contrast is not None:
+        return f"not {contrast}"
+    others = "not the other classes", "against the mean of all tokens"
+    return others[not _chooses_class(explanation)]
+
+
+def _contrast(explanation: Explanation) -> str | None:
+    """Return the name of the contrast; None if the answer is compared with several others."""
+    others = [name for name in _class_names(explanation) if name != explanation.target]
+    contrast = others[0] if explanation.contrast is None and others else explanation.contrast
+    return None if contrast is None else _answer(explanation, contrast)
+
+
+def _class_names(explanation: Explanation) -> dict[str, str]:
+    return VERB_NUMBERS if model_name(explanation.model) == "verb_number" else {}
 
 
 def _chooses_class(explanation: Explanation) -> bool:
@@ -76,8 +87,7 @@ def _answer(explanation: Explanation, label: str) -> str:
     """Return a class as it is called, or a token in quotes, without the space it begins with."""
     if not _chooses_class(explanation):
         return repr(label.strip() or label)
-    words = VERB_NUMBERS if model_name(explanation.model) == "verb_number" else {}
-    return words.get(label) or label.strip() or repr(label)
+    return _class_names(explanation).get(label) or label.strip() or repr(label)
 
 
 def reading(explanation: Explanation) -> str:
@@ -91,8 +101,8 @@ def reading(explanation: Explanation) -> str:
     """
     if has_sign(explanation):
         target = target_name(explanation)
-        if explanation.contrast is not None:
-            contrast = _answer(explanation, explanation.contrast)
+        contrast = _contrast(explanation)
+        if contrast is not None:
             minus, against = f"that of {contrast}", f"for {contrast}"
         else:
             others = "the others" if _chooses_class(explanation) else "all tokens"
