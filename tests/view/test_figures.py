@@ -238,7 +238,7 @@ def test_methods_are_told_apart_without_colour():
 
     lightness = sorted(to_lab(to_rgb(style.colour))[0] for style in theme.STYLES.values())
     assert min(np.diff(lightness)) > 15
-    assert len({style.marker for style in (*theme.STYLES.values(), *theme.OTHERS)}) == 9
+    assert len({style.marker for style in (*theme.STYLES.values(), *theme.OTHERS)}) == 10
 
 
 # ---- Each figure ---------------------------------------------------------------------------------

@@ -343,7 +343,9 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
         theme.dress(ax, frame=["left"])
         theme.set_ticks(ax.yaxis, range(count), names)
         ax.set_ylim(count - 0.4, -0.6)
-        ax.set_xlim((1.25 if signed else 1.12) * lowest, 1.25 * top)
+        # The numbers of bars to the left need room there.
+        room = 0.14 * (top - lowest) if signed and lowest < 0 else -0.12 * lowest
+        ax.set_xlim(lowest - room, 1.25 * top)
         ax.tick_params(axis="y", length=0)
         for i, number in enumerate(numbers):
             # What is cut off has its score inside the bar. The score is beside all other bars.

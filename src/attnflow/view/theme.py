@@ -55,7 +55,7 @@ STYLES: Final = {
     "raw": Style("#e69f00", "o", (0, (4.0, 1.6))),
     "rollout": Style("#0072b2", "s", "solid"),
     "flow": Style("#3b0f45", "^", "solid"),
-    "contribution": Style("#006d2c", "P", "solid"),
+    "contribution": Style("#00542b", "p", "solid"),
 }
 # Scores that speak for an answer, and those that speak against it.
 FOR: Final = "#2166ac"
