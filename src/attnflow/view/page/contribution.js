@@ -17,7 +17,10 @@ const DASHED_BELOW = -0.08;
  */
 export function contributionScene({ rows, value, theme, width, fit }) {
   const ink = INKS[theme];
-  const label = Math.min(fit.widest([...rows.map(([name]) => name), "together"], 14, 600), width * 0.35);
+  const label = Math.min(
+    fit.widest([...rows.map(([name]) => name), "together"], 14, 600),
+    width * 0.35,
+  );
   const largest = (sign) => Math.max(0, ...rows.map(([, score]) => sign * score));
   const [above, below] = [largest(1), largest(-1)];
   const bars = Math.max(40, Math.min(560, width - label - 14 - NUMBER_ROOM * (below > 0 ? 2 : 1)));

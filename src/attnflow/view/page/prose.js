@@ -59,11 +59,15 @@ export function howToRead({ whole, part, parts }, { special = null, relative = f
   );
 }
 
-/** Return a number with three digits, and a plus if it is above 0 and signed. */
-export function formatScore(score, signed = false) {
+/** Return a number with three digits. */
+export function formatScore(score) {
   if (score === 0) return "0";
-  const plus = signed && score > 0 ? "+" : "";
-  return plus + (Math.abs(score) >= 1e-3 ? score.toPrecision(3) : score.toExponential(2));
+  return Math.abs(score) >= 1e-3 ? score.toPrecision(3) : score.toExponential(2);
+}
+
+/** Return a number with three digits and its sign. */
+export function formatSigned(score) {
+  return `${score > 0 ? "+" : ""}${formatScore(score)}`;
 }
 
 /** Return a share in per cent; one that is close to 0 or 1 is never rounded to it. */
