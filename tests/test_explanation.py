@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explanation import Comparison, Explanation, Prediction
 from attnflow.segment import clusters
+from tests.support.pages import contribute
 
 TEXT = "The keys to the cabinets are on the table."
 

@@ -191,5 +191,6 @@ test("bars of contributions begin at one line, and their lengths are in proporti
   assert.notEqual(keys.fill, cabinet.fill);
   const texts = scene.shapes.filter(({ text }) => text).map(({ text }) => text);
   assert.deepEqual(texts.slice(-2), ["together", "+1.00"]);
-  for (const { rect } of scene.shapes) if (rect) assert.ok(rect[0] >= 0 && rect[0] + rect[2] <= 600);
+  for (const { rect } of scene.shapes)
+    if (rect) assert.ok(rect[0] >= 0 && rect[0] + rect[2] <= 600);
 });

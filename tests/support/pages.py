@@ -142,7 +142,7 @@ def contribute(scores=SIGNED, **given):
     scores = np.array(scores)
     upper = [scores * share for share in (1.0, 0.75, 0.5, 0.25)]
     carried = np.zeros((4, len(scores), len(scores)))
-    carried[0, 2, 5] = -1.0
+    carried[0, 2, -2] = -1.0
     carried[:, range(len(scores)), range(len(scores))] = upper - carried.sum(axis=1)
     words, effects = ["The", "keys", "to", "the", "cabinet"], [0.5, 3.0, 0.0, 0.25, -0.5]
     check = Check.of(

@@ -516,7 +516,7 @@ def test_a_folder_opens_as_a_page_of_its_name(plain, monkeypatch, capsys):
 
 def test_contributions_are_shown_with_their_signs(show, tmp_path):
     rows = [words_of(number) for number in range(3)]
-    folder = write(tmp_path / "out", rows, options={"method": "contribution"})
+    folder = write(tmp_path / "out", rows, method="contribution")
     page = show(folder)
     assert "Contributions" in page.locator(".subtitle").inner_text()
     read = (

@@ -834,7 +834,7 @@ def test_contributions_come_first_with_the_answer_their_signs_and_the_check(show
     part = page.locator(".contribution").inner_text()
     assert "biases -0.12, together +1.75" in part
     assert " ".join(explanation.check.sentences()) in part
-    bars = page.locator(".bars svg text").all_inner_texts()
+    bars = page.locator(".bars svg text").all_text_contents()
     assert bars[:4] == ["keys", "+2.00", "cabinet", "-1.00"]
     assert bars[-4:] == ["biases of the model", "-0.12", "together", "+1.75"]
     about = page.locator(".about").inner_text()
@@ -852,10 +852,10 @@ def test_below_contributions_the_page_is_that_of_attention(show):
         shown.page.locator(f".text .token[data-token='{position}']").click()
         shown.settle(layer=layer, position=position)
         table = shown.table()
-        expected = attention_rollout(graph, layers=[layer], positions=[position])[0, 0]
+        expected = attention_rollout(graph)[layer - 1, position]
         np.testing.assert_allclose(table[:, 1], expected, rtol=6e-3, atol=1e-6)
     # What was chosen has no part in the contributions.
-    assert shown.page.locator(".bars svg text").first.inner_text() == "keys"
+    assert shown.page.locator(".bars svg text").first.text_content() == "keys"
 
 
 def test_contributions_without_a_trace_are_all_that_there_is(show):
@@ -904,7 +904,7 @@ def test_contributions_of_patches_have_a_dash_below_zero(show):
     scores = (0.5, 1.0, -2.0, 0.25, -0.01)
     shown = show(contribute(scores, tokens=tokens, special=special, grid=(2, 2)))
     patches = {title: text for text, title, *_ in contributions(shown)}
-    assert patches == {"0,0: +1.00": "", "0,1: -2.00": "−", "1,0: +0.25": "", "1,1: -0.01": ""}
+    assert patches == {"0,0: +1.00": "", "0,1: -2.00": "\u2212", "1,0: +0.25": "", "1,1: -0.01": ""}
 
 
 def test_contributions_can_be_read_without_scripts(show):

@@ -549,8 +549,9 @@ def test_contributions_begin_with_the_answer_and_end_with_what_they_add_up_to():
 def test_bars_of_contributions_reach_to_both_sides_of_one_line():
     for encoding, block in (("utf-8", "█"), ("ascii", "#")):
         lines = plain(contribute(), encoding=encoding).splitlines()
-        keys, cabinet = (next(line for line in lines if name in line[:10]) for name in
-                         ("keys", "cabinet"))
+        keys, cabinet = (
+            next(line for line in lines if name in line[:10]) for name in ("keys", "cabinet")
+        )
         zero = keys.index(block)
         assert len(cabinet.rstrip()) == zero
         assert "-1.00" in cabinet
@@ -605,7 +606,8 @@ def test_the_classes_of_the_verb_number_model_are_in_words():
 def test_what_was_left_out_or_is_wrong_is_a_part_of_the_sum():
     without = contribute().without_special_tokens()
     assert "tokens +1.38, biases -0.12, tokens left out +0.50, together +1.75" in plain(without)
-    assert "not accounted for +1.00, together +2.75" in plain(contribute(value=2.75))
+    wrong = " ".join(plain(contribute(value=2.75)).split())
+    assert "not accounted for +1.00, together +2.75" in wrong
     words = contribute().by_unit("words")
     assert "words +1.38, special tokens +0.50" in plain(words)
 

@@ -1,6 +1,7 @@
 """The widget: what a notebook shows of an explanation, and what Python and the reader share."""
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -20,9 +21,10 @@ from attnflow import (
 )
 from attnflow.flow import flow_bound
 from attnflow.trace import Trace
+from attnflow.view.notebook import inline_html
 from attnflow.view.widget import Widget
 from tests.support import pages
-from tests.support.pages import HOSTILE, translate
+from tests.support.pages import HOSTILE, contribute, translate
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
