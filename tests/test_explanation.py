@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explanation import Comparison, Explanation, Prediction
 from attnflow.segment import clusters
+from tests.support.pages import contribute
 
 TEXT = "The keys to the cabinets are on the table."
 
@@ -809,3 +810,20 @@ def test_show_in_a_notebook_displays_the_explanation(keys, monkeypatch, capsys):
     keys.show()
     assert displayed == [keys]
     assert TEXT in capsys.readouterr().out
+
+
+def test_the_table_of_contributions_has_what_they_add_up_to(tmp_path):
+    shown = contribute()
+    frame = shown.to_dataframe()
+    names = ["token", "start", "end", "special", "score", *(f"layer_{i}" for i in range(1, 5))]
+    assert list(frame.columns) == [*names, "target", "contrast", "value", "bias"]
+    assert len(frame) == 7
+    assert set(frame["value"]) == {1.75}
+    assert set(frame["contrast"]) == {"singular"}
+    assert frame["score"].sum() + frame["bias"][0] == pytest.approx(frame["value"][0])
+    shown.save(tmp_path / "table.csv")
+    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 7
+    assert [row["bias"] for row in rows] == ["-0.125"] * 7
+    assert float(rows[5]["score"]) == -1.0

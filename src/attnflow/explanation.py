@@ -232,6 +232,8 @@ class Explanation:
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the tokens with the highest scores.
 
+        Of contributions these are the tokens that speak most for the target.
+
         Args:
             k: How many, 1 or more. If there are fewer tokens, all are returned.
 
@@ -466,7 +468,8 @@ class Explanation:
 
         Returns:
             A `pandas.DataFrame` with the columns token, start, end, special, score and layer_1 to
-            layer_L. A token without a span has no start and no end.
+            layer_L. A token without a span has no start and no end. That of contributions also has
+            the columns target, contrast, value and bias, the same in every row.
 
         Raises:
             MissingExtraError: If pandas is not installed.
@@ -547,6 +550,7 @@ class Explanation:
 
         With a trace the page shows raw attention, rollout and flow for every layer and position,
         the graph, and what limits a flow. Without a trace it shows the scores of the explanation.
+        Contributions come first, with what they add up to and the check.
 
         Returns:
             A self-contained HTML document that makes no network request. Tokens are shown as text,
@@ -591,6 +595,9 @@ class Explanation:
         }
         for layer, row in enumerate(self.layer_scores, 1):
             columns[f"layer_{layer}"] = row.tolist()
+        if self.method in ANSWER_METHODS:
+            for name in ("target", "contrast", "value", "bias"):
+                columns[name] = [getattr(self, name)] * len(self.tokens)
         return columns
 
     def _highest(self, k: int) -> list[int]:

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fromOklch, INKS, shade } from "../../src/attnflow/view/page/colour.js";
+import { contributionScene } from "../../src/attnflow/view/page/contribution.js";
 import { heatAt, heatLayout, relativeShades } from "../../src/attnflow/view/page/heat.js";
 import {
   edgeAt,
@@ -46,9 +47,16 @@ for (const theme of ["light", "dark"]) {
   });
 
   test(`a word can be read on every ${theme} shade`, () => {
-    for (let i = 0; i <= 100; i += 1) {
+    for (let i = -100; i <= 100; i += 1) {
       const { hex, ink } = shade(theme, i / 100);
       assert.ok(contrast(hex, ink) >= 4.5, `${theme} ${i}: ${contrast(hex, ink)}`);
+    }
+  });
+
+  test(`below 0 the ${theme} scale is orange, above it blue`, () => {
+    for (let i = 20; i <= 100; i += 1) {
+      const [below, above] = [-i, i].map((score) => channels(shade(theme, score / 100).hex));
+      assert.ok(below[0] > below[2] && above[2] > above[0], `${theme} ${i}`);
     }
   });
 
@@ -167,4 +175,22 @@ test("flow is computed in pieces, and is what it is at once", async () => {
     }
   }
   assert.equal(numbers.saturation(1, 0), 0);
+});
+
+test("bars of contributions begin at one line, and their lengths are in proportion", () => {
+  const fit = Object.assign((text) => text, { widest: () => 60 });
+  const rows = [
+    ["keys", 2, "+2.00"],
+    ["cabinet", -1, "-1.00"],
+    ["it", 0, "0.00"],
+  ];
+  const scene = contributionScene({ rows, value: "+1.00", theme: "light", width: 600, fit });
+  const [keys, cabinet] = scene.shapes.filter(({ rect }) => rect && rect[3] === 17);
+  assert.ok(Math.abs(keys.rect[0] - (cabinet.rect[0] + cabinet.rect[2])) < 1e-9);
+  assert.ok(Math.abs(keys.rect[2] - 2 * cabinet.rect[2]) < 1e-9);
+  assert.notEqual(keys.fill, cabinet.fill);
+  const texts = scene.shapes.filter(({ text }) => text).map(({ text }) => text);
+  assert.deepEqual(texts.slice(-2), ["together", "+1.00"]);
+  for (const { rect } of scene.shapes)
+    if (rect) assert.ok(rect[0] >= 0 && rect[0] + rect[2] <= 600);
 });

@@ -5,6 +5,7 @@ import {
   describePrediction,
   formatScore,
   formatShare,
+  formatSigned,
   highest,
   howToRead,
   quote,
@@ -25,6 +26,10 @@ test("numbers are written in three digits", () => {
     "1.20e-4",
     "1.00",
   ]);
+});
+
+test("a number may have its sign", () => {
+  assert.deepEqual([0, 1, -0.5694].map(formatSigned), ["0", "+1.00", "-0.569"]);
 });
 
 test("a share is never rounded to all or nothing", () => {

@@ -1,5 +1,7 @@
 """Explanations for the tests of the page and of the widget, made without a model."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnflow import (
@@ -12,6 +14,7 @@ from attnflow import (
 )
 from attnflow.explanation import Prediction
 from attnflow.trace import Trace
+from attnflow.verdict import Check
 
 # Tokens that would like to be more than text.
 HOSTILE = (
@@ -126,3 +129,42 @@ def translate(*, relative=False):
         options={"receptive_field": relative},
         trace=Trace.of(graph, tokens=tokens, spans=spans, special=special, mask=mask),
     )
+
+
+SIGNED = (0.25, 0.5, 2.0, -0.125, 0.0, -1.0, 0.25)
+"""What the seven tokens of `explain` add to the answer of `contribute`."""
+
+
+def contribute(scores=SIGNED, **given):
+    """Make an explanation of contributions, with its trace and a check, without a model."""
+    tokens = given.pop("tokens", ("[CLS]", "The", "keys", "to", "the", "cabinet", "[SEP]"))
+    made = explain(tokens, special=given.get("special"), grid=given.get("grid"))
+    scores = np.array(scores)
+    upper = [scores * share for share in (1.0, 0.75, 0.5, 0.25)]
+    carried = np.zeros((4, len(scores), len(scores)))
+    carried[0, 2, -2] = -1.0
+    carried[:, range(len(scores)), range(len(scores))] = upper - carried.sum(axis=1)
+    words, effects = ["The", "keys", "to", "the", "cabinet"], [0.5, 3.0, 0.0, 0.25, -0.5]
+    check = Check.of(
+        "words",
+        words,
+        [float(score) for score in SIGNED[1:6]],
+        effects,
+        value=1.75,
+        removed=-1.25,
+        answers=("plural", "singular"),
+        replacement="[UNK]",
+    )
+    named = {
+        "method": "contribution",
+        "layer": 1,
+        "scores": scores,
+        "layer_scores": upper,
+        "contrast": "singular",
+        "value": float(scores.sum()) - 0.125,
+        "bias": -0.125,
+        "saturation": None,
+        "check": check,
+        "trace": None if made.trace is None else replace(made.trace, carried=carried),
+    }
+    return replace(made, **{**named, **given})

@@ -60,6 +60,7 @@ def write(folder, rows, *, keep=(), errors=(), shard_rows=40, name="reviews.json
         "source": {"name": f"/data/{name}", "files": []},
     }
     named = header["options"]["id_column"] is not None
+    signed = header["options"]["method"] == "contribution"
     with Store(folder, header) as store:
         for shard, start in enumerate(range(0, len(rows), shard_rows)):
             lines, kept = [], []
@@ -68,6 +69,7 @@ def write(folder, rows, *, keep=(), errors=(), shard_rows=40, name="reviews.json
                 tokens = ["[CLS]", *rows[number]]
                 text = TextAttention.of(text.attention, tokens, name=header["model"])
                 found = text.explain(method="rollout")
+                scores = found.scores - (0.15 if signed else 0.0)
                 answer = attnflow.explanation.Prediction(
                     "plural" if number % 3 else "<i>singular</i>", number % 3, 1 / (1 + number / 9)
                 )
@@ -77,13 +79,14 @@ def write(folder, rows, *, keep=(), errors=(), shard_rows=40, name="reviews.json
                         "id": f"key-{number}" if named else number,
                         "text": text.text,
                         "tokens": tokens,
-                        "scores": found.scores.tolist(),
+                        "scores": scores.tolist(),
                         "special": list(text.special),
                         "starts": [span and span[0] for span in text.spans],
                         "ends": [span and span[1] for span in text.spans],
                         "layer": 3,
                         "position": 0,
                         "target": answer.label,
+                        **({"contrast": "other", "value": 0.5, "bias": -0.25} if signed else {}),
                         "predicted": answer.label,
                         "probability": answer.probability,
                         "saturation": None,
@@ -509,3 +512,28 @@ def test_a_folder_opens_as_a_page_of_its_name(plain, monkeypatch, capsys):
     assert main(["view", "."]) == 0
     assert capsys.readouterr().out.endswith("out.html\n")
     assert opened[0].endswith("/out.html")
+
+
+def test_contributions_are_shown_with_their_signs(show, tmp_path):
+    rows = [words_of(number) for number in range(3)]
+    folder = write(tmp_path / "out", rows, method="contribution")
+    page = show(folder)
+    assert "Contributions" in page.locator(".subtitle").inner_text()
+    read = (
+        "tokens => tokens.map(token => "
+        "[Number(token.title), getComputedStyle(token).textDecorationLine, "
+        "getComputedStyle(token).backgroundColor.match(/\\d+/g).map(Number)])"
+    )
+    tokens = page.locator("table.rows .token:not(.special)").evaluate_all(read)
+    assert {score < 0 for score, *_ in tokens} == {True, False}
+    for score, line, (red, _, blue) in tokens:
+        assert (line == "underline") == (score < 0)
+        assert score == 0 or (red > blue) == (score < 0)
+    page.locator("table.rows tbody a").first.click()
+    settle(page, view="row")
+    subtitle = page.locator(".subtitle").inner_text()
+    assert "together +0.500, of that biases -0.250" in subtitle
+    assert "\u2068other\u2069" in subtitle
+    numbers = page.locator("table.tokens tbody td:nth-child(2)").all_inner_texts()
+    assert all(number[0] in "+-" for number in numbers)
+    assert violations(page) == []

@@ -12,6 +12,7 @@ from PIL import Image
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation, Prediction
 from attnflow.view import figures, theme
+from tests.support.pages import contribute, explain
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -238,7 +239,7 @@ def test_methods_are_told_apart_without_colour():
 
     lightness = sorted(to_lab(to_rgb(style.colour))[0] for style in theme.STYLES.values())
     assert min(np.diff(lightness)) > 15
-    assert len({style.marker for style in (*theme.STYLES.values(), *theme.OTHERS)}) == 9
+    assert len({style.marker for style in (*theme.STYLES.values(), *theme.OTHERS)}) == 10
 
 
 # ---- Each figure ---------------------------------------------------------------------------------
@@ -370,3 +371,137 @@ def test_scores_of_another_shape_than_the_tokens_are_refused():
         figures.layer_map(np.ones((2, 2)), ["a", "b"], special=[True])
     with pytest.raises(OptionError, match="draw"):
         figures.layer_map(np.ones((0, 2)), ["a", "b"])
+
+
+# ---- Contributions -------------------------------------------------------------------------------
+
+
+def test_the_scale_of_signs_is_even_on_both_sides_of_white():
+    lab = to_lab(theme.signed_scale()(np.arange(255))[:, :3])
+    assert lab[127, 0] > 95
+    below, above = lab[126::-1], lab[128:]
+    np.testing.assert_allclose(below[:, 0], above[:, 0], atol=2.0)
+    assert (np.diff(above[:, 0]) < 0).all()
+    # Yellow-blue is the difference that nearly everybody sees.
+    assert (below[20:, 2] > 10).all()
+    assert (above[20:, 2] < -10).all()
+
+
+def test_contributions_are_coloured_around_zero_with_dashes_below_it():
+    shown = contribute()
+    figure, axes = shown.plot()
+    image = axes.get_images()[0]
+    # Scaled to the tokens that are not special, where they enter the first layer.
+    assert image.get_clim() == (-2.0, 2.0)
+    assert image.get_cmap() is theme.signed_scale()
+    rows = np.argwhere(shown.layer_scores < -figures.FAINTEST_DASH * 2)
+    dashes = axes.collections[0].get_segments()
+    assert sorted(segment.mean(axis=0).tolist() for segment in dashes) == sorted(
+        [column, row] for row, column in rows.tolist()
+    )
+    bar = figure.axes[1]
+    assert bar.get_ylabel() == "contribution"
+    below = axes.get_xlabel()
+    assert "biases -0.12, together +1.75" in " ".join(below.split())
+    assert shown.check.sentences()[0] in " ".join(below.split())
+
+
+def test_bars_of_contributions_reach_to_both_sides_and_are_hatched_below_zero():
+    shown = contribute()
+    _, axes = figures.token_bars(shown)
+    bars = axes.patches
+    np.testing.assert_allclose([bar.get_width() for bar in bars], shown.scores)
+    assert [bool(bar.get_hatch()) for bar in bars] == (shown.scores < 0).tolist()
+    texts = [text.get_text() for text in axes.texts]
+    assert texts[2] == "+2.00"
+    assert texts[5] == "-1.00"
+    assert axes.get_xlim()[0] < -1.0
+
+
+def test_special_tokens_do_not_stretch_the_scale_of_contributions():
+    shown = contribute((-9.0, 0.5, 2.0, -0.125, 0.0, -1.0, 9.0))
+    _, axes = figures.token_bars(shown)
+    texts = [text.get_text() for text in axes.texts]
+    assert texts[0] == "\u2190 -9.00"
+    assert texts[6] == "+9.00 \u2192"
+    assert axes.get_xlim()[0] > -4
+    many = contribute(
+        np.sin(np.arange(60)), tokens=[f"w{i}" for i in range(60)], special=[False] * 60
+    )
+    _, axes = figures.token_bars(many)
+    named = {text.get_text() for text in axes.texts}
+    assert {f"w{np.argmax(many.scores)}", f"w{np.argmin(many.scores)}"} <= named
+
+
+def test_methods_with_and_without_signs_are_compared():
+    shown = contribute()
+    rollout = explain(shown.tokens, method="rollout")
+    figure, axes = figures.comparison([shown, rollout])
+    assert axes.get_images()[0].get_clim() == (-1.0, 1.0)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["Contributions", "Attention rollout, L4"]
+    texts = [text.get_text() for text in axes.texts]
+    assert texts[2] == "+2.00"
+    assert texts[5] == "-1.00"
+    assert not texts[9].startswith("+")
+    assert figure.axes[1].get_ylabel() == "share of the row's largest"
+    _, alone = figures.comparison([rollout])
+    assert alone.get_images()[0].get_cmap() is theme.scale()
+
+
+def patches():
+    tokens = ("[CLS]", "0,0", "0,1", "1,0", "1,1")
+    scores = (0.5, 1.0, -2.0, 0.25, -0.01)
+    special = [True, *[False] * 4]
+    return contribute(scores, tokens=tokens, special=special, grid=(2, 2))
+
+
+def test_contributions_of_patches_are_drawn_with_their_signs():
+    figure, axes = figures.heat_map(patches())
+    assert axes.get_images()[0].get_clim() == (-2.0, 2.0)
+    assert len(axes.collections[0].get_segments()) == 1
+    assert figure.axes[1].get_ylabel() == "contribution"
+    _, axes = figures.image_overlay(patches(), np.zeros((8, 8)))
+    drawn = axes.get_images()[1]
+    assert drawn.get_clim() == pytest.approx((-2.0, 2.0))
+    assert np.asarray(drawn.get_alpha()).shape == (8, 8)
+    assert axes.collections
+
+
+def test_the_graph_of_contributions_has_width_by_size_and_dashes_below_zero():
+    shown = contribute()
+    _, axes = figures.contribution_graph(shown)
+    edges = axes.collections[0]
+    segments = edges.get_segments()
+    carried = shown.trace.carried
+    faintest = figures.FAINTEST**2 * abs(carried).max()
+    assert len(segments) == (abs(carried) > faintest).sum()
+    for segment, width, (_, dashes) in zip(
+        segments, edges.get_linewidths(), edges.get_linestyles(), strict=True
+    ):
+        (start, above), (end, below) = segment.astype(int).tolist()
+        assert above == below + 1
+        weight = carried[below, start, end]
+        assert (dashes is not None) == (weight < 0)
+        assert width == pytest.approx(
+            0.15 + 3.6 * np.sqrt(abs(weight) / abs(carried).max()), rel=1e-6
+        )
+    assert "Contributions to plural" in axes.get_title(loc="left")
+    _, few = figures.contribution_graph(shown, edges=3)
+    assert len(few.collections[0].get_segments()) == 3
+
+
+def test_a_graph_of_contributions_needs_them():
+    for lacking in (contribute(trace=None), explain()):
+        with pytest.raises(OptionError, match=f"carried.*{lacking.method}"):
+            figures.contribution_graph(lacking)
+    with pytest.raises(OptionError, match="edges"):
+        figures.contribution_graph(contribute(), edges=0)
+
+
+def test_a_check_is_below_the_figure_of_attention_too():
+    check = contribute().check
+    _, axes = explain(check=check).plot()
+    assert "Blank-out" in axes.get_xlabel()
+    _, axes = explain().plot()
+    assert axes.get_xlabel() == ""

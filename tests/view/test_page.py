@@ -26,7 +26,7 @@ from attnflow.flow import flow_bound
 from attnflow.trace import Trace
 from attnflow.view.page import page, script
 from tests.support import ROOT
-from tests.support.pages import HOSTILE, attention_of, explain, translate
+from tests.support.pages import HOSTILE, attention_of, contribute, explain, translate
 
 JS = ROOT / "tests" / "js"
 
@@ -802,3 +802,129 @@ def test_view_says_what_is_wrong(tmp_path, capsys, monkeypatch, arguments, messa
     (tmp_path / "broken.json").write_text("{}")
     assert main(["view", *arguments, "--no-open"]) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+# ---- Contributions -------------------------------------------------------------------------------
+
+
+def contributions(shown):
+    """Return the words, signs and colours of the text that contributions shade."""
+    return shown.page.locator(".contributed .token").evaluate_all(
+        "tokens => tokens.map(token => [token.textContent, token.title, "
+        "getComputedStyle(token).textDecorationLine, getComputedStyle(token).backgroundColor])"
+    )
+
+
+def test_contributions_come_first_with_the_answer_their_signs_and_the_check(show):
+    explanation = contribute()
+    shown = show(explanation)
+    page = shown.page
+    assert page.locator("h1").all_inner_texts() == ["Why plural, not singular?"]
+    assert "93 %" in page.locator(".contribution .subtitle").inner_text()
+    seen = {word: rest for word, *rest in contributions(shown)}
+    assert {word: title for word, (title, *_) in seen.items()} == {
+        "[CLS]": "+0.25", "The": "+0.50", "keys": "+2.00", "to": "-0.12", "the": "0.00",
+        "cabinet": "-1.00", "[SEP]": "+0.25",
+    }  # fmt: skip
+    assert {word for word, (_, line, _) in seen.items() if line == "underline"} == {"to", "cabinet"}
+    red, _, blue = map(int, re.findall(r"\d+", seen["keys"][2]))
+    assert blue > red
+    red, _, blue = map(int, re.findall(r"\d+", seen["cabinet"][2]))
+    assert red > blue
+    part = page.locator(".contribution").inner_text()
+    assert "biases -0.12, together +1.75" in part
+    assert " ".join(explanation.check.sentences()) in part
+    bars = page.locator(".bars svg text").all_text_contents()
+    assert bars[:4] == ["keys", "+2.00", "cabinet", "-1.00"]
+    assert bars[-4:] == ["biases of the model", "-0.12", "together", "+1.75"]
+    about = page.locator(".about").inner_text()
+    assert "Compared with" in about
+
+
+def test_below_contributions_the_page_is_that_of_attention(show):
+    shown = show(contribute())
+    assert shown.data("method") == "rollout"
+    assert shown.data("layer") == "4"
+    assert "information" in shown.page.locator(".question h2").inner_text()
+    graph = AttentionGraph(attention_of(4, 7))
+    for layer, position in ((4, 0), (2, 3)):
+        shown.page.locator("input[type=range]").fill(str(layer))
+        shown.page.locator(f".text .token[data-token='{position}']").click()
+        shown.settle(layer=layer, position=position)
+        table = shown.table()
+        expected = attention_rollout(graph)[layer - 1, position]
+        np.testing.assert_allclose(table[:, 1], expected, rtol=6e-3, atol=1e-6)
+    # What was chosen has no part in the contributions.
+    assert shown.page.locator(".bars svg text").first.text_content() == "keys"
+
+
+def test_contributions_without_a_trace_are_all_that_there_is(show):
+    shown = show(contribute(trace=None))
+    assert shown.data("method") == "contribution"
+    assert len(contributions(shown)) == 7
+    for gone in (".controls", ".compare", ".layers", "details.numbers"):
+        assert shown.page.locator(gone).count() == 0
+    shown.page.locator("[data-theme-choice=dark]").click()
+    assert shown.page.locator("[data-theme-choice=dark]").get_attribute("aria-checked") == "true"
+    shown.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    shown.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_contributions_can_be_saved_from_the_page(show, tmp_path, trace):
+    explanation = contribute() if trace else contribute(trace=None)
+    shown = show(explanation)
+    saved = {}
+    for ending in ("png", "svg", "json"):
+        with shown.page.expect_download() as download:
+            shown.page.locator(f"[data-save={ending}]").click()
+        saved[ending] = tmp_path / download.value.suggested_filename
+        download.value.save_as(saved[ending])
+    assert saved["png"].stat().st_size > 10_000
+    text = [element.text or "" for element in ET.parse(saved["svg"]).getroot().iter()]
+    assert {"Why plural, not singular?", "keys", "+2.00", "-1.00"} <= set(text)
+    again = Explanation.load(saved["json"])
+    assert again == explanation
+    assert again.check == explanation.check
+    if trace:
+        np.testing.assert_allclose(again.trace.carried, explanation.trace.carried, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [320, 700, 1600])
+def test_contributions_fit_into_every_window(show, width):
+    tokens = ("[CLS]", *HOSTILE, "[SEP]")
+    shown = show(contribute(np.linspace(-1, 2, len(tokens)), tokens=tokens), width=width)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert shown.page.evaluate("window.ran") is None
+
+
+def test_contributions_of_patches_have_a_dash_below_zero(show):
+    tokens = ("[CLS]", "0,0", "0,1", "1,0", "1,1")
+    special = [True, *[False] * 4]
+    scores = (0.5, 1.0, -2.0, 0.25, -0.01)
+    shown = show(contribute(scores, tokens=tokens, special=special, grid=(2, 2)))
+    patches = {title: text for text, title, *_ in contributions(shown)}
+    assert patches == {"0,0: +1.00": "", "0,1: -2.00": "\u2212", "1,0: +0.25": "", "1,1: -0.01": ""}
+
+
+def test_contributions_can_be_read_without_scripts(show):
+    shown = show(contribute(), scripts=False)
+    text = shown.page.locator("main").inner_text()
+    assert "Contributions" in text
+    assert "to plural, not singular" in text
+    assert "keys (+2)" in text
+    assert "together +1.75" in text
+    assert "Blank-out" in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_complain_about_contributions(show, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    shown = show(contribute(), color_scheme=scheme)
+    assert Axe().run(shown.page).response["violations"] == []
+
+
+def test_a_check_of_attention_is_on_its_page(show):
+    shown = show(explain(check=contribute().check))
+    assert "Blank-out" in shown.page.locator(".about").inner_text()

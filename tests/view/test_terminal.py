@@ -1,5 +1,6 @@
 """The terminal view: on a terminal, in a pipe, narrow and wide, in any script."""
 
+import dataclasses
 import fcntl
 import io
 import itertools
@@ -24,6 +25,7 @@ from attnflow.view.captions import format_score
 from attnflow.view.pieces import Piece, labels, pieces
 from attnflow.view.terminal import colours, render, render_plain, show
 from attnflow.view.text import cells, visible
+from tests.support.pages import contribute
 
 TEXT = "The keys to the cabinet are on the table."
 NOTE = "Most flows no longer depend on the position."
@@ -189,15 +191,16 @@ def luminance(colour):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_the_scale_grows_brighter_and_stays_readable():
-    scale = [colours(step / 200) for step in range(201)]
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_scale_grows_brighter_and_stays_readable(sign):
+    scale = [colours(sign * step / 200) for step in range(201)]
     bright = [luminance(background) for background, _ in scale]
     assert all(low <= high for low, high in itertools.pairwise(bright))
     for background, foreground in scale:
         low, high = sorted([luminance(background), luminance(foreground)])
         assert (high + 0.05) / (low + 0.05) >= 4.5
-    assert colours(-1.0) == colours(0.0)
-    assert colours(7.0) == colours(1.0)
+    assert colours(7.0 * sign) == colours(1.0 * sign)
+    assert colours(1.0) != colours(-1.0)
 
 
 @pytest.mark.parametrize("system", ["standard", "256", "truecolor"])
@@ -522,3 +525,95 @@ def test_scores_have_as_many_digits_as_they_need():
     assert format_score(2.5e7, 2.5e7) == "2.50e+07"
     assert format_score(-0.0, 0.5) == "0.000"
     assert format_score(-0.5, 0.5) == "-0.500"
+
+
+# ---- Contributions -------------------------------------------------------------------------------
+
+
+def test_contributions_begin_with_the_answer_and_end_with_what_they_add_up_to():
+    lines = plain(contribute(notes=[])).splitlines()
+    assert lines[0].strip() == "Contributions to plural, not singular, models/tiny"
+    assert lines[2].strip() == "[CLS] The keys to the cabinet [SEP]"
+    rows = [line.split() for line in lines[4:9]]
+    assert [row[0] for row in rows] == ["keys", "cabinet", "The", "to", "the"]
+    assert [row[1] for row in rows] == ["+2.00", "-1.00", "+0.50", "-0.12", "0.00"]
+    assert lines[9].strip() == "special tokens: [CLS] +0.25, [SEP] +0.25"
+    total = "tokens +1.38, special tokens +0.50, biases -0.12, together +1.75"
+    assert lines[11].strip() == f"Sum: {total}"
+    assert lines[13].strip() == "Prediction: plural (93.0%)"
+    text = " ".join(" ".join(lines[14:]).split())
+    assert "logit of plural minus that of singular" in text
+    assert " ".join(contribute().check.sentences()) in text
+
+
+def test_bars_of_contributions_reach_to_both_sides_of_one_line():
+    for encoding, block in (("utf-8", "█"), ("ascii", "#")):
+        lines = plain(contribute(), encoding=encoding).splitlines()
+        keys, cabinet = (
+            next(line for line in lines if name in line[:10]) for name in ("keys", "cabinet")
+        )
+        zero = keys.index(block)
+        assert len(cabinet.rstrip()) == zero
+        assert "-1.00" in cabinet
+        assert len(keys) - zero == pytest.approx(2 * (zero - cabinet.index("0  ") - 3), abs=2)
+
+
+@pytest.mark.parametrize("width", [12, 24, 40, 80, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp437"])
+def test_contributions_fit_into_every_width_and_encoding(width, encoding):
+    written = plain(contribute(), width=width, encoding=encoding)
+    written.encode(encoding)
+    assert all(cells(line) <= width for line in written.splitlines())
+
+
+def test_signs_are_seen_by_hue_and_without_it():
+    keys, cabinet = (
+        re.search(rf"\x1b\[([0-9;]*)m{word}", on_terminal(contribute()))[1].split(";")
+        for word in ("keys", "cabinet")
+    )
+    assert "4" in cabinet[:3]
+    assert "4" not in keys[:3]
+
+    def background(codes):
+        return [int(code) for code in codes[codes.index("48") + 2 :]][:3]
+
+    assert background(keys)[2] > background(keys)[0]
+    assert background(cabinet)[0] > background(cabinet)[2]
+    grey = on_terminal(contribute(), no_color=True)
+    assert re.search(r"\x1b\[(?:\d;)*4mcabinet", grey)
+    assert "underlined" in ESCAPE.sub("", grey)
+
+
+@pytest.mark.parametrize(
+    ("task", "contrast", "expected"),
+    [
+        ("classification", None, "to plural, not the other classes"),
+        ("image-classification", "dog", "to plural, not dog"),
+        ("causal-lm", None, "to 'plural', against the mean of all tokens"),
+        ("causal-lm", " is", "to 'plural', not 'is'"),
+    ],
+)
+def test_the_headline_says_what_the_answer_is_compared_with(task, contrast, expected):
+    shown = contribute(task=task, contrast=contrast, model="")
+    assert plain(shown).splitlines()[0].strip() == f"Contributions {expected}"
+
+
+def test_the_classes_of_the_verb_number_model_are_in_words():
+    shown = contribute(model="verb_number/checkpoint", target="VBP", contrast=None)
+    assert "to plural (VBP), not singular (VBZ)" in plain(shown)
+
+
+def test_what_was_left_out_or_is_wrong_is_a_part_of_the_sum():
+    without = contribute().without_special_tokens()
+    assert "tokens +1.38, biases -0.12, tokens left out +0.50, together +1.75" in plain(without)
+    wrong = " ".join(plain(contribute(value=2.75)).split())
+    assert "not accounted for +1.00, together +2.75" in wrong
+    words = contribute().by_unit("words")
+    assert "words +1.38, special tokens +0.50" in plain(words)
+
+
+def test_a_check_of_attention_is_shown_too(keys):
+    check = contribute().check
+    assert "Check: Blank-out" in plain(dataclasses.replace(keys, check=check))
+    assert "Check" not in plain(keys)
+    assert "Blank-out" in ESCAPE.sub("", on_terminal(dataclasses.replace(keys, check=check)))

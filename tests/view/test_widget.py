@@ -1,6 +1,7 @@
 """The widget: what a notebook shows of an explanation, and what Python and the reader share."""
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -20,9 +21,10 @@ from attnflow import (
 )
 from attnflow.flow import flow_bound
 from attnflow.trace import Trace
+from attnflow.view.notebook import inline_html
 from attnflow.view.widget import Widget
 from tests.support import pages
-from tests.support.pages import HOSTILE, translate
+from tests.support.pages import HOSTILE, contribute, translate
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -519,3 +521,49 @@ def test_hostile_tokens_are_text_in_the_widget(show):
     )
     assert elements == 0
     assert shown.page.evaluate("() => window.ran") is None
+
+
+# ---- Contributions -------------------------------------------------------------------------------
+
+
+def test_contributions_without_script_have_signs_the_sum_and_the_check():
+    shown = contribute(notes=[])
+    html = inline_html(shown)
+    assert "<b>Contributions</b> to plural, not singular" in html
+    assert 'title="+2.00">keys' in html
+    [cabinet] = re.findall(r'<span style="([^"]*)" title="-1.00">cabinet', html)
+    assert "underline" in cabinet
+    assert "rgba(222,128,38" in cabinet
+    assert "biases -0.12, together +1.75" in html
+    assert "<b>Check:</b> Blank-out" in html
+
+
+def test_below_contributions_attention_can_be_chosen():
+    given = contribute()
+    widget = given.widget()
+    assert (widget.method, widget.layer, widget.position) == ("rollout", 4, 0)
+    assert widget.chosen() is given
+    widget.layer = 2
+    chosen = widget.chosen()
+    assert (chosen.method, chosen.layer) == ("rollout", 2)
+    assert chosen.value is None
+    with pytest.raises(OptionError, match="method is 'contribution'"):
+        widget.method = "contribution"
+
+
+def test_contributions_without_a_trace_leave_nothing_to_choose():
+    given = contribute(trace=None)
+    widget = given.widget()
+    assert (widget.method, widget.layer, widget.position) == ("contribution", 1, 0)
+    with pytest.raises(OptionError, match="layer is 2"):
+        widget.layer = 2
+    assert widget.chosen() is given
+
+
+def test_the_widget_shows_contributions_and_what_is_chosen_below_them(show):
+    shown = show(contribute())
+    shown.settle(method="rollout", layer=4, position=0)
+    assert "Why plural, not singular?" in shown.root.locator("h1").inner_text()
+    shown.root.locator("[data-method-choice=raw]").click()
+    shown.settle(method="raw")
+    assert shown.widget.method == "raw"

@@ -5,13 +5,16 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from attnflow.explanation import Explanation
-from attnflow.view.pieces import labels
+from attnflow.view.pieces import has_sign, labels
 
 METHOD_NAMES = {
     "raw": "Raw attention",
     "rollout": "Attention rollout",
     "flow": "Attention flow",
+    "contribution": "Contributions",
 }
+# The classes of the model that comes with attnflow, in words.
+VERB_NUMBERS = {"VBP": "plural (VBP)", "VBZ": "singular (VBZ)"}
 
 
 # ---- Explanations --------------------------------------------------------------------------------
@@ -26,7 +29,8 @@ def title(explanation: Explanation) -> str:
     Returns:
         The name of the method and the `headline`.
     """
-    return f"{METHOD_NAMES[explanation.method]}, {headline(explanation)}"
+    comma = "" if has_sign(explanation) else ","
+    return f"{METHOD_NAMES[explanation.method]}{comma} {headline(explanation)}"
 
 
 def headline(explanation: Explanation) -> str:
@@ -36,14 +40,54 @@ def headline(explanation: Explanation) -> str:
         explanation: The explanation.
 
     Returns:
-        The layer, the position with its token where that is known, and the model's name.
+        For contributions the answer and what it is compared with, for other methods the layer and
+        the position with its token where that is known; and the model's name.
     """
-    name = _position_name(explanation)
-    position = f"position {explanation.position}" + (f" {name}" if name else "")
-    parts = [f"layer {explanation.layer} of {len(explanation.layer_scores)}", position]
+    if has_sign(explanation):
+        parts = [f"to {target_name(explanation)}", contrast_name(explanation)]
+    else:
+        name = _position_name(explanation)
+        position = f"position {explanation.position}" + (f" {name}" if name else "")
+        parts = [f"layer {explanation.layer} of {len(explanation.layer_scores)}", position]
     if explanation.model:
         parts.append(model_name(explanation.model))
     return ", ".join(parts)
+
+
+def target_name(explanation: Explanation) -> str:
+    """Return the answer that is explained, as a person says it."""
+    return "the answer" if explanation.target is None else _answer(explanation, explanation.target)
+
+
+def contrast_name(explanation: Explanation) -> str:
+    """Return what the answer is compared with, as in "plural, not singular"."""
+    contrast = _contrast(explanation)
+    if contrast is not None:
+        return f"not {contrast}"
+    others = "not the other classes", "against the mean of all tokens"
+    return others[not _chooses_class(explanation)]
+
+
+def _contrast(explanation: Explanation) -> str | None:
+    """Return the name of the contrast; None if the answer is compared with several others."""
+    others = [name for name in _class_names(explanation) if name != explanation.target]
+    contrast = others[0] if explanation.contrast is None and others else explanation.contrast
+    return None if contrast is None else _answer(explanation, contrast)
+
+
+def _class_names(explanation: Explanation) -> dict[str, str]:
+    return VERB_NUMBERS if model_name(explanation.model) == "verb_number" else {}
+
+
+def _chooses_class(explanation: Explanation) -> bool:
+    return explanation.task.endswith("classification")
+
+
+def _answer(explanation: Explanation, label: str) -> str:
+    """Return a class as it is called, or a token in quotes, without the space it begins with."""
+    if not _chooses_class(explanation):
+        return repr(label.strip() or label)
+    return _class_names(explanation).get(label) or label.strip() or repr(label)
 
 
 def reading(explanation: Explanation) -> str:
@@ -55,6 +99,18 @@ def reading(explanation: Explanation) -> str:
     Returns:
         What a high score means for the explanation's method.
     """
+    if has_sign(explanation):
+        target = target_name(explanation)
+        contrast = _contrast(explanation)
+        if contrast is not None:
+            minus, against = f"that of {contrast}", f"for {contrast}"
+        else:
+            others = "the others" if _chooses_class(explanation) else "all tokens"
+            minus, against = f"the mean of {others}", "against it"
+        return (
+            f"A score is what the {'patch' if explanation.grid else 'token'} adds to the logit of "
+            f"{target} minus {minus}. Positive scores speak for {target}, negative ones {against}."
+        )
     position = _position_name(explanation) or f"position {explanation.position}"
     meaning = {
         "raw": f"the more {position} attends to it in layer {explanation.layer}",
@@ -83,11 +139,64 @@ def answers(explanation: Explanation) -> list[tuple[str, str]]:
     if prediction is not None:
         label = prediction.label.strip() or repr(prediction.label)
         found.append(("Prediction", f"{label} ({prediction.probability:.1%})"))
-    if explanation.target is not None and (
-        prediction is None or prediction.label != explanation.target
+    # The headline of contributions says what they are for.
+    if (
+        explanation.target is not None
+        and not has_sign(explanation)
+        and (prediction is None or prediction.label != explanation.target)
     ):
         found.append(("Explained for", explanation.target.strip() or repr(explanation.target)))
     return found
+
+
+def addition(explanation: Explanation) -> str:
+    """Return what contributions add up to, in one line.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        The sums over tokens and special tokens, what biases add, and the answer's value. What was
+        left out of the explanation, or does not add up, is a part of its own. Empty for other
+        methods.
+
+    Example:
+        >>> explanation = Explanation(
+        ...     tokens=["[CLS]", "keys"], scores=[0.4, 3.21], layer_scores=[[0.4, 3.21]],
+        ...     method="contribution", layer=1, position=0, text="keys", spans=[None, (0, 4)],
+        ...     special=[True, False], model="tiny", task="classification", target="plural",
+        ...     value=3.5, bias=-0.11,
+        ... )
+        >>> addition(explanation)
+        'tokens +3.21, special tokens +0.40, biases -0.11, together +3.50'
+    """
+    value, bias = explanation.value, explanation.bias
+    if not has_sign(explanation) or value is None or bias is None:
+        return ""
+    scores = explanation.scores
+    special = scores[list(map(bool, explanation.special))]
+    usual = float(scores.sum() - special.sum())
+    what = "patches" if explanation.grid else str(explanation.options.get("units", "tokens"))
+    parts = [(what, usual)]
+    if special.size:
+        parts.append(("special tokens", float(special.sum())))
+    parts.append(("biases", bias))
+    rest = value - bias - float(scores.sum())
+    # What rounding to two digits hides is not worth a word.
+    if abs(rest) > 0.005 * max(1.0, float(abs(scores).sum())):
+        left_out = not explanation.options.get("special_tokens", True)
+        left_out = left_out or bool(explanation.options.get("drop_sink"))
+        parts.append(("tokens left out" if left_out else "not accounted for", rest))
+    parts.append(("together", value))
+    largest = max(abs(number) for _, number in parts)
+    return ", ".join(
+        f"{name} {format_score(number, largest, signed=True)}" for name, number in parts
+    )
+
+
+def verdict(explanation: Explanation) -> str:
+    """Return what the check found, in one paragraph; empty if there was no check."""
+    return "" if explanation.check is None else " ".join(explanation.check.sentences())
 
 
 def has_all_tokens(explanation: Explanation) -> bool:
@@ -139,27 +248,32 @@ def model_name(model: str) -> str:
 # ---- Numbers -------------------------------------------------------------------------------------
 
 
-def format_score(score: float, largest: float) -> str:
+def format_score(score: float, largest: float, *, signed: bool = False) -> str:
     """Return a score with as many digits as the largest beside it needs.
 
     Args:
         score: The score.
         largest: The largest magnitude of the scores shown with it.
+        signed: Whether a positive number has a sign as well. Such scores may be large, and need two
+            decimals.
 
     Returns:
         The number, with three decimals or more, or with a power of ten where that would be long.
+        Zero has no sign.
 
     Example:
         >>> format_score(0.25, 0.5), format_score(0.00125, 0.004), format_score(1e-9, 1e-8)
         ('0.250', '0.00125', '1.00e-09')
+        >>> format_score(1.5, 3.2, signed=True), format_score(-0.25, 0.5, signed=True)
+        ('+1.50', '-0.250')
     """
+    sign, decimals = ("+", 2) if signed else ("-", 3)
     if largest >= 1e6 or 0 < largest < 1e-5:
-        return f"{score:.2e}"
-    decimals = 3
+        return f"{score:{sign}.2e}"
     while 0 < largest * 10**decimals < 100 and decimals < 7:
         decimals += 1
-    # Zero is written without a sign.
-    return f"{score:.{decimals}f}".replace("-0." + "0" * decimals, "0." + "0" * decimals)
+    shown = f"{score:{sign}.{decimals}f}"
+    return shown if float(shown) else shown.lstrip("+-")
 
 
 def mean_and_interval(values: dict[str, Any]) -> tuple[str, str]:

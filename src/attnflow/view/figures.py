@@ -15,9 +15,10 @@ from attnflow.checks import integer, number, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
+from attnflow.tokens import Tokens
 from attnflow.view import theme
-from attnflow.view.captions import METHOD_NAMES, format_score, title
-from attnflow.view.pieces import labels
+from attnflow.view.captions import METHOD_NAMES, addition, format_score, title
+from attnflow.view.pieces import has_sign, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,8 @@ MOST_EDGES: Final = 3000
 EDGES_OF_MANY: Final = 120
 # Edges that weigh less than this share of the heaviest cannot be seen.
 FAINTEST: Final = 0.02
+# A cell below 0 has a dash unless its colour is almost white.
+FAINTEST_DASH: Final = 0.08
 # With more tokens than this, the residual connections would hide the other edges of a graph.
 RESIDUALS_SEEN: Final = 40
 
@@ -42,7 +45,9 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """Draw the scores of every layer over the tokens, or of one layer over an image's patches.
 
     Special tokens often score far above all others. The colours are scaled to the other tokens, and
-    a special token above that has the scale's last colour.
+    a special token above that has the scale's last colour. Contributions are blue where they speak
+    for the answer, and orange with a dash where they speak against it. A row has what the
+    embeddings that enter a layer add; the colours are scaled to the first row.
 
     Args:
         explanation: The explanation.
@@ -54,21 +59,27 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
+    signed = has_sign(explanation)
     if explanation.grid is None:
-        return layer_map(
+        usual = explanation.scores[~np.array(explanation.special, dtype=bool)]
+        figure, ax = layer_map(
             explanation.layer_scores,
             explanation.tokens,
             special=explanation.special,
             layer=explanation.layer,
+            top=_top(abs(usual), abs(explanation.scores)) if signed else None,
             title=title(explanation),
+            signed=signed,
             ax=ax,
         )
+        theme.set_footer(ax, _below(explanation))
+        return figure, ax
     values = explanation.map()
     rows, columns = values.shape
     figure, ax = theme.axes_of(
         ax, np.clip(0.3 * columns + 1.6, 3.6, 9.0), np.clip(0.3 * rows + 0.6, 2.4, 9.0)
     )
-    image = _cells(ax, values, _top(values))
+    image = _cells(ax, values, _top(abs(values) if signed else values), signed=signed)
     _finish_image(figure, ax, image, explanation)
     return figure, ax
 
@@ -82,6 +93,7 @@ def layer_map(
     top: float | None = None,
     title: str | None = None,
     colour_bar: bool = True,
+    signed: bool = False,
     ax: Any = None,
 ) -> "tuple[Figure, Axes]":
     """Draw scores of layers (y, the first at the bottom, as in the paper) and tokens (x).
@@ -95,6 +107,8 @@ def layer_map(
             special.
         title: The title.
         colour_bar: Whether to draw the colour scale.
+        signed: Whether the sign of a score has a meaning. The colours then run from orange, with a
+            dash in the cell, through white for 0 to blue.
         ax: The axes to draw into. None makes a figure of a suitable size.
 
     Returns:
@@ -125,20 +139,23 @@ def layer_map(
         np.clip(0.3 * columns + 1.7, 3.6, 13.0),
         np.clip(0.24 * rows + 0.75 + _label_height(tokens), 1.9, 9.0),
     )
-    limit = _top(scores[:, ordinary], scores) if top is None else float(top)
-    image = _cells(ax, scores, limit, aspect="auto")
+    sizes = abs(scores) if signed else scores
+    limit = _top(sizes[:, ordinary], sizes) if top is None else float(top)
+    image = _cells(ax, scores, limit, signed=signed, aspect="auto")
     # Lines between the cells help as long as there are few cells.
     if columns <= 60 and rows <= 60:
         _rule(ax, rows, columns, 0.6)
-    _token_ticks(ax, tokens, np.nanmax(np.where(np.isnan(scores), 0.0, scores), axis=0), ordinary)
+    _token_ticks(ax, tokens, np.nan_to_num(sizes).max(axis=0), ordinary)
     height = theme.points(ax)[1]
     _layer_ticks(ax.yaxis, range(1, rows + 1), height, offset=-1, bold=layer)
     ax.set_xlim(-0.5, columns - 0.5)
     # As in the paper, the first layer is at the bottom.
     ax.set_ylim(-0.5, rows - 0.5)
     theme.set_title(ax, title)
+    if signed:
+        theme.put_text(ax.yaxis.label, "entering layer", theme.SMALL_SIZE)
     if colour_bar:
-        add_colour_bar(figure, image, ax, "score")
+        add_colour_bar(figure, image, ax, "contribution" if signed else "score")
     return figure, ax
 
 
@@ -185,35 +202,89 @@ def attention_graph(
     array = weights.capacities if isinstance(weights, AttentionGraph) else np.asarray(weights)
     if array.ndim != 3 or array.shape[1] != array.shape[2] or array.dtype.kind not in "fiu":
         raise OptionError(f"weights has shape {array.shape}; expected numbers of shape (L, n, n)")
-    layers, count, _ = array.shape
+    count = array.shape[1]
     if len(tokens) != count:
         raise OptionError(f"there are {len(tokens)} tokens, but weights has shape {array.shape}")
+    drawn = np.nan_to_num(np.array(array, dtype=np.float64))
+    if position is not None:
+        position = resolve_index(position, count, "position", "tokens")
+        drawn = np.sqrt(traced(drawn, position))
+    many = position is None and count > RESIDUALS_SEEN
+    return _layered(drawn, tokens, edges, title, ax, thin_residuals=many)
+
+
+def contribution_graph(
+    explanation: Explanation,
+    *,
+    edges: int | None = None,
+    ax: Any = None,
+) -> "tuple[Figure, Axes]":
+    """Draw what each edge of the layered graph carried to the answer.
+
+    Tokens are at the bottom and the last layer at the top, as in `attention_graph`. The edge of a
+    position to itself has what the residual connection and the feed-forward layer carried. What
+    speaks for the answer is blue; what speaks against it is orange and dashed. Few edges carry
+    most, so an edge is drawn by the square root of what it carried.
+
+    Args:
+        explanation: An explanation with contributions, and with a trace that has them.
+        edges: The largest number of edges to draw, the heaviest first. None means 3,000, or 120 per
+            layer if there are more than 40 tokens.
+        ax: The axes to draw into. None makes a figure of a suitable size.
+
+    Returns:
+        The figure and the axes.
+
+    Raises:
+        OptionError: If the explanation does not have what its edges carried, or `edges` is not
+            valid.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    trace = explanation.trace
+    if trace is None or trace.carried is None:
+        raise OptionError(
+            "explanation does not have what its edges carried; expected one of the method "
+            f"'contribution' with a trace of it, got the method {explanation.method!r}"
+        )
+    tokens = labels(Tokens(explanation.text, trace.tokens, trace.spans, trace.special))
+    drawn = np.sign(trace.carried) * np.sqrt(abs(trace.carried))
+    figure, ax = _layered(drawn, tokens, edges, title(explanation), ax)
+    theme.set_footer(ax, _below(explanation))
+    return figure, ax
+
+
+def _layered(
+    weights: NDArray[np.float64],
+    tokens: Sequence[str],
+    edges: int | None,
+    title: str | None,
+    ax: Any,
+    *,
+    thin_residuals: bool = False,
+) -> "tuple[Figure, Axes]":
+    """Draw a layered graph by the sizes and signs of its edges' weights, of shape (L, n, n)."""
+    layers, count, _ = weights.shape
     many = count > RESIDUALS_SEEN
     most = EDGES_OF_MANY * layers if many else MOST_EDGES
     most = most if edges is None else integer(edges, "edges", least=1)
-    if position is not None:
-        position = resolve_index(position, count, "position", "tokens")
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.45 * count + 1.0, 3.2, 13.0),
         np.clip(0.5 * layers + 0.7 + _label_height(tokens), 2.2, 9.0),
     )
-    drawn = np.nan_to_num(np.array(array, dtype=np.float64))
-    if position is not None:
-        drawn = np.sqrt(traced(drawn, position))
     straight = np.eye(count, dtype=bool) & many
-    top = float(drawn.max(initial=0.0, where=~straight))
+    top = float(abs(weights).max(initial=0.0, where=~straight))
     if top > 0:
-        hidden = straight & (position is None)
-        _draw_edges(ax, np.where(hidden, 0.0, np.minimum(drawn / top, 1.0)), most)
-    if position is None and many:
+        hidden = straight & thin_residuals
+        _draw_edges(ax, np.where(hidden, 0.0, np.clip(weights / top, -1.0, 1.0)), most)
+    if thin_residuals:
         ax.vlines(range(count), 0, layers, color=theme.FAINT, linewidth=0.3, zorder=1)
     across, up = np.meshgrid(np.arange(count), np.arange(layers + 1))
     size = float(np.clip(900.0 / count, 1.0, 18.0))
     ax.scatter(across, up, s=size, color=theme.INK, linewidths=0, zorder=3)
     theme.dress(ax)
     ax.tick_params(length=0)
-    incoming = drawn.max(axis=(0, 1), initial=0.0)
+    incoming = abs(weights).max(axis=(0, 1), initial=0.0)
     _token_ticks(ax, tokens, incoming, np.ones(count, dtype=bool))
     _layer_ticks(ax.yaxis, range(layers + 1), theme.points(ax)[1])
     ax.set_xlim(-0.6, count - 0.4)
@@ -244,45 +315,70 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     count = len(scores)
     if count == 0:
         raise OptionError("the explanation has no tokens; there is nothing to draw")
+    signed = has_sign(explanation)
     ordinary = ~np.array(explanation.special, dtype=bool)
-    top, lowest = _top(scores[ordinary], scores), min(0.0, float(scores.min()))
+    sizes = abs(scores) if signed else scores
+    top = _top(sizes[ordinary], sizes)
     limit = 1.12 * top
+    lowest = min(0.0, float(scores.min()))
+    lowest = max(lowest, -limit) if signed else lowest
     horizontal = count <= HORIZONTAL_BARS
     if horizontal:
-        figure, ax = theme.axes_of(ax, 4.6, 0.19 * count + 0.8)
+        figure, ax = theme.axes_of(ax, 4.6, 0.19 * count + 0.8 + 0.35 * signed)
     else:
-        figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9)
-    colour = theme.style_of(explanation.method).colour
-    colours = [colour if usual else theme.FAINT for usual in ordinary]
+        figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9 + 0.3 * signed)
+    colour = theme.FOR if signed else theme.style_of(explanation.method).colour
+    colours = np.where(signed & (scores < 0), theme.AGAINST, colour)
+    colours = np.where(ordinary, colours, theme.FAINT)
+    # What speaks against the answer is hatched, too, for those who see no difference in hue.
+    hatches = ["//////" if signed and score < 0 else "" for score in scores]
+    look = {"color": colours, "linewidth": 0, "hatch": hatches, "edgecolor": "white"}
     names = [theme.label(name) for name in labels(explanation.pieces)]
-    numbers = [format_score(float(score), max(top, -float(scores.min()))) for score in scores]
+    largest = max(top, -float(scores.min()))
+    numbers = [format_score(float(score), largest, signed=signed) for score in scores]
     clipped = np.clip(scores, lowest, limit)
-    beyond = scores > limit
+    beyond = (scores > limit) | (scores < lowest)
     if horizontal:
-        ax.barh(np.arange(count), clipped, 0.72, color=colours, linewidth=0)
+        ax.barh(np.arange(count), clipped, 0.72, **look)
         theme.dress(ax, frame=["left"])
         theme.set_ticks(ax.yaxis, range(count), names)
         ax.set_ylim(count - 0.4, -0.6)
-        ax.set_xlim(1.12 * lowest, 1.25 * top)
+        # The numbers of bars to the left need room there.
+        room = 0.14 * (top - lowest) if signed and lowest < 0 else -0.12 * lowest
+        ax.set_xlim(lowest - room, 1.25 * top)
         ax.tick_params(axis="y", length=0)
         for i, number in enumerate(numbers):
-            # What is cut off has its score inside the bar.
-            side, ink, offset = ("right", theme.INK, -3) if beyond[i] else ("left", theme.QUIET, 3)
-            text = f"{number} \u2192" if beyond[i] else number
-            theme.annotate(ax, text, (clipped[i], i), (offset, 0), ha=side, va="center", color=ink)
+            # What is cut off has its score inside the bar. The score is beside all other bars.
+            left = bool(beyond[i]) != (signed and scores[i] < 0)
+            text = number
+            if beyond[i]:
+                text = f"\u2190 {number}" if scores[i] < 0 else f"{number} \u2192"
+            theme.annotate(
+                ax,
+                text,
+                (clipped[i], i),
+                (-3 if left else 3, 0),
+                ha="right" if left else "left",
+                va="center",
+                color=theme.INK if beyond[i] else theme.QUIET,
+            )
     else:
-        ax.bar(np.arange(count), clipped, 0.9, color=colours, linewidth=0)
+        ax.bar(np.arange(count), clipped, 0.9, **look)
         theme.dress(ax, frame=["bottom"])
         ax.set_xlim(-1.0, count)
         ax.set_ylim(1.12 * lowest, 1.05 * limit)
         for i in np.flatnonzero(beyond).tolist():
             names[i] += f" {numbers[i]} \u2192"
-        _name_peaks(ax, names, np.where(ordinary | beyond, clipped, -np.inf))
+        _name_peaks(ax, names, np.where(ordinary | beyond, clipped, 0.0), both=signed)
         theme.put_text(ax.xaxis.label, "token, in the order of the text", theme.TEXT_SIZE)
+    if signed:
+        zero = ax.axvline if horizontal else ax.axhline
+        zero(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
     axis = ax.xaxis if horizontal else ax.yaxis
-    theme.put_text(axis.label, "score", theme.TEXT_SIZE)
+    theme.put_text(axis.label, "contribution" if signed else "score", theme.TEXT_SIZE)
     _few_ticks(axis)
     theme.set_title(ax, title(explanation))
+    theme.set_footer(ax, _below(explanation))
     return figure, ax
 
 
@@ -292,7 +388,8 @@ def comparison(
     """Draw the scores of several methods for the same tokens, a row each.
 
     The scores of methods have no common unit, so each row is coloured by its own highest score
-    among tokens that are not special. With up to 16 tokens the cells show the numbers.
+    among tokens that are not special. With up to 16 tokens the cells show the numbers. Among
+    contributions, what speaks against the answer is orange, with a dash or a number below 0.
 
     Args:
         explanations: Explanations of the same tokens, by the names to show, or a list of them,
@@ -310,7 +407,10 @@ def comparison(
         names, items = list(explanations), list(explanations.values())
     else:
         items = list(explanations)
-        names = [f"{METHOD_NAMES[item.method]}, L{item.layer}" for item in items]
+        names = [
+            METHOD_NAMES[item.method] + ("" if has_sign(item) else f", L{item.layer}")
+            for item in items
+        ]
     if not items:
         raise OptionError("explanations is empty; expected one or more to compare")
     first = items[0]
@@ -319,25 +419,36 @@ def comparison(
             raise OptionError(f"the explanation {name!r} is of other tokens than the first")
     ordinary = ~np.array(first.special, dtype=bool)
     scores = np.stack([item.scores for item in items])
-    tops = np.array([_top(row[ordinary], row) for row in scores])
+    signs = [has_sign(item) for item in items]
+    sizes = [abs(row) if sign else row for row, sign in zip(scores, signs, strict=True)]
+    tops = np.array([_top(row[ordinary], row) for row in sizes])
     shares = scores / tops[:, None]
     rows, columns = shares.shape
+    signed = any(signs)
     figure, ax = theme.axes_of(
         ax,
         np.clip(0.42 * columns + 2.4, 4.2, 13.0),
         np.clip(0.3 * rows + 0.75 + _label_height(first.tokens), 1.6, 8.0),
     )
-    image = _cells(ax, shares, 1.0, aspect="auto")
+    numbered = columns <= 16 and theme.points(ax)[0] / columns > 20
+    image = _cells(ax, shares, 1.0, signed=signed, dashes=not numbered, aspect="auto")
     ax.tick_params(length=0)
     _rule(ax, rows, 1, 2.0)
     theme.set_ticks(ax.yaxis, range(rows), [theme.label(name) for name in names])
-    _token_ticks(ax, first.tokens, shares.max(axis=0), ordinary)
-    if columns <= 16 and theme.points(ax)[0] / columns > 20:
+    _token_ticks(ax, first.tokens, abs(shares).max(axis=0), ordinary)
+    if numbered:
         for (row, column), score in np.ndenumerate(scores):
-            digits = format_score(float(score), float(tops[row])).replace("0.", ".", 1)
-            ink = theme.readable(float(shares[row, column]))
-            theme.annotate(ax, digits, (column, row), ha="center", va="center", color=ink)
-    add_colour_bar(figure, image, ax, "share of the row's highest", above=bool((shares > 1).any()))
+            digits = format_score(float(score), float(tops[row]), signed=signs[row])
+            ink = theme.readable(float(shares[row, column]), signed=signed)
+            theme.annotate(
+                ax,
+                digits.replace("0.", ".", 1),
+                (column, row),
+                ha="center",
+                va="center",
+                color=ink,
+            )
+    add_colour_bar(figure, image, ax, f"share of the row's {'largest' if signed else 'highest'}")
     return figure, ax
 
 
@@ -418,6 +529,8 @@ def image_overlay(
 
     The image is shown in grey, so colour shows only the score: the lighter and yellower, the
     higher. Parts that the model did not see, such as an edge that was cut off, have no colour.
+    Contributions are blue or orange, the stronger the larger, and a dashed line surrounds what
+    speaks most against the answer.
 
     Args:
         explanation: The explanation of an image.
@@ -442,10 +555,18 @@ def image_overlay(
     width = float(np.clip(3.6 / math.sqrt(ratio), 2.4, 7.0))
     figure, ax = theme.axes_of(ax, width + 1.0, width * ratio + 0.5)
     ax.imshow(grey, cmap="gray", vmin=0.0, vmax=1.0, interpolation="bilinear")
-    # Light stands out on a picture, and ink on paper, so this scale runs the other way.
-    drawn = ax.imshow(
-        np.ma.masked_invalid(values), cmap="cividis", vmin=0.0, vmax=_top(values), alpha=alpha
-    )
+    if has_sign(explanation):
+        top = _top(abs(values))
+        look = {"cmap": theme.signed_scale(), "vmin": -top, "vmax": top}
+        # The picture shows where there is little to say of it.
+        look["alpha"] = alpha * np.nan_to_num(np.sqrt(abs(values) / top))
+        if np.nanmin(values) < -0.25 * top:
+            line = {"colors": theme.INK, "linestyles": "dashed", "linewidths": 0.8}
+            ax.contour(values, levels=[-0.25 * top], **line)
+    else:
+        # Light stands out on a picture, and ink on paper, so this scale runs the other way.
+        look = {"cmap": "cividis", "vmin": 0.0, "vmax": _top(values), "alpha": alpha}
+    drawn = ax.imshow(np.ma.masked_invalid(values), **look)
     theme.dress(ax)
     _finish_image(figure, ax, drawn, explanation)
     return figure, ax
@@ -468,10 +589,15 @@ def add_colour_bar(
         The colour bar.
     """
     values = np.ma.filled(np.ma.asarray(image.get_array(), dtype=np.float64), np.nan)
+    low, high = image.get_clim()
     if above is None:
-        above = bool(np.nanmax(values) > image.get_clim()[1] * (1 + 1e-9))
+        above = bool(np.nanmax(values) > high * (1 + 1e-9))
+    below = low < 0 and bool(np.nanmin(values) < low * (1 + 1e-9))
+    extend = {(False, False): "neither", (True, False): "max", (False, True): "min"}
     options = {"fraction": 0.05, "pad": 0.02, "aspect": 18, **more}
-    bar = figure.colorbar(image, ax=ax, extend="max" if above else "neither", **options)
+    options["extend"] = extend.get((above, below), "both")
+    bar = figure.colorbar(image, ax=ax, **options)
+    bar.set_alpha(1.0)
     bar.outline.set_visible(False)
     bar.ax.tick_params(
         colors=theme.QUIET, labelcolor=theme.INK, labelsize=theme.SMALL_SIZE, width=0.6, length=2.5
@@ -503,18 +629,46 @@ def traced(weights: NDArray[np.float64], position: int) -> NDArray[np.float64]:
 # ---- What the figures share ----------------------------------------------------------------------
 
 
-def _cells(ax: Any, values: NDArray[np.float64], top: float, **more: Any) -> Any:
-    """Draw an array as coloured cells, in a frame."""
-    options = {"cmap": theme.scale(), "vmin": 0.0, "vmax": top, "interpolation": "nearest", **more}
+def _cells(
+    ax: Any,
+    values: NDArray[np.float64],
+    top: float,
+    *,
+    signed: bool = False,
+    dashes: bool = True,
+    **more: Any,
+) -> Any:
+    """Draw an array as coloured cells, in a frame. A dash in a cell says that it is below 0."""
+    colours, low = (theme.signed_scale(), -top) if signed else (theme.scale(), 0.0)
+    options = {"cmap": colours, "vmin": low, "vmax": top, "interpolation": "nearest", **more}
     theme.dress(ax, frame=["left", "right", "top", "bottom"])
-    return ax.imshow(values, **options)
+    image = ax.imshow(values, **options)
+    if signed and dashes:
+        from matplotlib.collections import LineCollection
+
+        places = np.argwhere(np.nan_to_num(values) < -FAINTEST_DASH * top)
+        ends = [[(column - 0.2, row), (column + 0.2, row)] for row, column in places.tolist()]
+        inks = [theme.readable(values[row, column] / top, signed=True) for row, column in places]
+        room = min(np.array(theme.points(ax)) / values.shape[::-1])
+        width = float(np.clip(room / 12, 0.3, 1.2))
+        ax.add_collection(LineCollection(ends, colors=inks, linewidths=width), autolim=False)
+    return image
+
+
+def _below(explanation: Explanation) -> str:
+    """Return what is written below a figure: the sum of contributions, and the check's verdict."""
+    lines = [f"Sum: {addition(explanation)}"] if has_sign(explanation) else []
+    if explanation.check is not None:
+        lines.append(explanation.check.sentences()[0])
+    return "\n".join(lines)
 
 
 def _finish_image(figure: Any, ax: Any, image: Any, explanation: Explanation) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     theme.set_title(ax, title(explanation))
-    add_colour_bar(figure, image, ax, "score")
+    theme.set_footer(ax, _below(explanation))
+    add_colour_bar(figure, image, ax, "contribution" if has_sign(explanation) else "score")
 
 
 def _label_height(tokens: Sequence[str]) -> float:
@@ -615,36 +769,47 @@ def _legend(ax: Any, entries: int) -> None:
 
 
 def _draw_edges(ax: Any, weights: NDArray[np.float64], most: int) -> None:
-    """Draw edges with weights from 0 to 1, the lightest first."""
+    """Draw edges with weights from -1 to 1, the lightest first; dashed if below 0."""
     from matplotlib.collections import LineCollection
 
     count = weights.shape[1]
-    places = np.argwhere(weights > FAINTEST)
-    weight = weights[*places.T]
-    order = np.argsort(weight, kind="stable")[-most:]
-    weight = weight[order]
+    places = np.argwhere(abs(weights) > FAINTEST)
+    signed = weights[*places.T]
+    order = np.argsort(abs(signed), kind="stable")[-most:]
+    signed = signed[order]
+    weight = abs(signed)
     ends = [[(start, layer + 1), (end, layer)] for layer, start, end in places[order].tolist()]
     widest = float(np.clip(60.0 / count, 1.2, 3.6))
     # Width and darkness both grow with the weight, which is legible in grey, too.
-    colours = theme.scale()(0.2 + 0.65 * weight)
+    if (signed < 0).any():
+        colours = theme.signed_scale()(0.5 + 0.5 * np.sign(signed) * (0.4 + 0.6 * weight))
+    else:
+        colours = theme.scale()(0.2 + 0.65 * weight)
     colours[:, 3] = 0.25 + 0.75 * weight
-    look = {"linewidths": 0.15 + widest * weight, "capstyle": "round", "zorder": 2}
-    ax.add_collection(LineCollection(ends, colors=colours, **look))
+    dashes = [(0, (2.5, 1.5)) if below else "solid" for below in signed < 0]
+    look = {"linewidths": 0.15 + widest * weight, "linestyles": dashes, "zorder": 2}
+    capstyle = "butt" if (signed < 0).any() else "round"
+    ax.add_collection(LineCollection(ends, colors=colours, capstyle=capstyle, **look))
 
 
-def _name_peaks(ax: Any, names: Sequence[str], scores: NDArray[np.float64]) -> None:
-    """Name the highest bars, without overlap."""
-    room = theme.points(ax)[0] / len(names)
-    apart = max(1, math.ceil(9.0 / room))
-    taken = [i for i in _heaviest(scores, apart) if scores[i] > 0][:16]
+def _name_peaks(
+    ax: Any, names: Sequence[str], scores: NDArray[np.float64], *, both: bool = False
+) -> None:
+    """Name the highest bars, without overlap; with `both`, the lowest below 0 as well."""
+    width, height = theme.points(ax)
+    apart = max(1, math.ceil(9.0 * len(names) / width))
+    sizes = abs(scores) if both else scores
+    taken = [i for i in _heaviest(sizes, apart) if sizes[i] > 0][:16]
+    room = [0.0, 0.0]  # below and above the bars, as shares of the height
     for i in taken:
-        look = {"ha": "center", "va": "bottom", "rotation": 90}
-        theme.annotate(ax, names[i], (i, scores[i]), (0, 3), **look)
-    # The names need room above the bars.
+        up = bool(scores[i] > 0)
+        look = {"ha": "center", "va": "bottom" if up else "top", "rotation": 90}
+        theme.annotate(ax, names[i], (i, scores[i]), (0, 3 if up else -3), **look)
+        needed = len(names[i]) * 0.6 * theme.SMALL_SIZE / height
+        room[up] = max(room[up], min(0.3 if both else 0.6, needed))
     low, high = ax.get_ylim()
-    longest = max((len(names[i]) for i in taken), default=0)
-    share = min(0.6, longest * 0.6 * theme.SMALL_SIZE / theme.points(ax)[1])
-    ax.set_ylim(low, high / (1.0 - share))
+    span = (high - low if both else high) / (1.0 - sum(room))
+    ax.set_ylim(low - room[0] * span, high + room[1] * span)
 
 
 def _curve(name: str, curve: Any) -> NDArray[np.float64]:

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from attnflow.explanation import Explanation
 from attnflow.view import terminal
-from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading
-from attnflow.view.pieces import pieces, shades
+from attnflow.view.captions import (
+    METHOD_NAMES,
+    addition,
+    answers,
+    format_score,
+    headline,
+    reading,
+    verdict,
+)
+from attnflow.view.pieces import has_sign, pieces, shades
 from attnflow.view.text import escaped
 
 if TYPE_CHECKING:
@@ -78,25 +86,35 @@ def inline_html(explanation: Explanation) -> str:
         on light and dark pages.
     """
     shown = pieces(explanation.pieces)
-    largest = float(explanation.scores.max(initial=0.0))
+    signed = has_sign(explanation)
+    largest = float((abs(explanation.scores) if signed else explanation.scores).max(initial=0.0))
     spans = []
     for piece, shade in zip(shown, shades(explanation, shown), strict=True):
         text = escaped(piece.text, line_breaks=True)
         if not piece.tokens:
             spans.append(text)
             continue
-        score = format_score(float(explanation.scores[list(piece.tokens)].sum()), largest)
+        total = float(explanation.scores[list(piece.tokens)].sum())
+        score = format_score(total, largest, signed=signed)
         if shade is None:
             style = "opacity:0.6"
         else:
-            style = f"background:rgba(56,139,220,{0.62 * shade:.3f});border-radius:3px"
+            colour = "56,139,220" if shade >= 0 else "222,128,38"
+            style = f"background:rgba({colour},{0.62 * abs(shade):.3f});border-radius:3px"
+            # For those who see no difference in hue.
+            style += ";text-decoration:underline" if shade < 0 else ""
         spans.append(f'<span style="{style}" title="{score}">{text}</span>')
+    comma = "" if signed else ","
+    facts = [("Sum", addition(explanation)), *answers(explanation)]
+    how = reading(explanation) + (" Those are underlined." if signed else "")
+    checked = verdict(explanation)
     blocks = [
-        f"<b>{METHOD_NAMES[explanation.method]}</b>, {escaped(headline(explanation))}",
+        f"<b>{METHOD_NAMES[explanation.method]}</b>{comma} {escaped(headline(explanation))}",
         f'<div dir="auto" style="white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.8;'
         f'margin:0.5em 0">{"".join(spans)}</div>',
-        *(f"<div>{name}: <b>{escaped(value)}</b></div>" for name, value in answers(explanation)),
-        f'<div style="opacity:0.75">{escaped(reading(explanation))}</div>',
+        *(f"<div>{name}: <b>{escaped(value)}</b></div>" for name, value in facts if value),
+        f'<div style="opacity:0.75">{escaped(how)}</div>',
+        f"<div><b>Check:</b> {escaped(checked)}</div>" if checked else "",
         *(f"<div><b>Note:</b> {escaped(note)}</div>" for note in explanation.notes),
     ]
     return f'<div style="max-width:60em">{"".join(blocks)}</div>'

@@ -1,10 +1,12 @@
 """The text of an explanation, divided into its tokens."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from attnflow.explanation import Explanation
+from attnflow.options import ANSWER_METHODS
 from attnflow.segment import clusters
 from attnflow.tokens import Span, Tokens
 
@@ -100,6 +102,11 @@ def _set_apart(shown: list[Piece], spans: Sequence[Span | None]) -> list[Piece]:
     return result
 
 
+def has_sign(explanation: Explanation) -> bool:
+    """Return whether the sign of a score has a meaning: for the answer, or against it."""
+    return explanation.method in ANSWER_METHODS
+
+
 def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | None]:
     """Return how strongly each piece is highlighted.
 
@@ -108,8 +115,9 @@ def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | Non
         shown: Its pieces.
 
     Returns:
-        For each piece its score as a share of the highest, from 0 to 1. None for what lies between
-        tokens, and for special tokens, whose scores often exceed all those of the text.
+        For each piece its score as a share of the highest, from 0 to 1; of scores with a sign, as a
+        share of the largest, from -1 to 1. None for what lies between tokens, and for special
+        tokens, whose scores often exceed all those of the text.
     """
     scores = [
         float(explanation.scores[list(piece.tokens)].sum())
@@ -117,11 +125,10 @@ def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | Non
         else None
         for piece in shown
     ]
-    largest = max((score for score in scores if score is not None), default=0.0)
-    return [
-        None if score is None else max(0.0, score / largest) if largest > 0 else 0.0
-        for score in scores
-    ]
+    lowest = -math.inf if has_sign(explanation) else 0.0
+    known = [max(lowest, score) for score in scores if score is not None]
+    largest = max(map(abs, known), default=0.0) or 1.0
+    return [None if score is None else max(lowest, score) / largest for score in scores]
 
 
 def labels(tokens: Tokens) -> list[str]:

@@ -9,8 +9,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attnflow.explanation import Explanation
-from attnflow.view.captions import METHOD_NAMES, answers, format_score, headline, reading, title
-from attnflow.view.pieces import labels, pieces, shades
+from attnflow.view.captions import (
+    METHOD_NAMES,
+    addition,
+    answers,
+    format_score,
+    headline,
+    reading,
+    title,
+    verdict,
+)
+from attnflow.view.pieces import has_sign, labels, pieces, shades
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
 from attnflow.view.text import cells, encodable, shorten, visible, wrap
 
@@ -31,9 +40,13 @@ WIDEST_BAR = 32
 # because lightness carries the order. A terminal does not say whether its background is dark or
 # light, so the text is shown on a background of its own: the scale's lowest colour.
 _SCALE = ((17, 24, 39), (18, 53, 91), (23, 101, 163), (59, 155, 220), (166, 220, 255))
+# The same for scores below 0. They are underlined, too, for those who see no difference in hue.
+_BELOW = ((17, 24, 39), (74, 43, 18), (150, 77, 8), (222, 128, 38), (255, 205, 140))
+_AGAINST = "#de8026"
 _FAINT = "#94a3b8"
 
 _LEFT_TO_RIGHT_MARK = "\u200e"
+_HALF = "\u2590"  # the right half of a cell
 _EIGHTHS = "\u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
 
 
@@ -82,6 +95,7 @@ def render(
 
     width = min(width, WIDEST)
     margin = 2 if width >= 20 else 0
+    sign = has_sign(explanation)
 
     def shown(text: str, style: str = "") -> Text:
         return Text(visible(text, encoding, line_breaks=False), style, overflow="fold")
@@ -101,10 +115,13 @@ def render(
             # A token that is a line break shows as one, and breaks the line.
             content = content.replace("\n", visible("\n", encoding, line_breaks=False) + "\n")
             background, foreground = colours(shade)
-            text.append(content, Style(color=foreground, bgcolor=background, bold=shade >= 0.5))
+            emphasis = {"bold": abs(shade) >= 0.5, "underline": shade < 0}
+            text.append(content, Style(color=foreground, bgcolor=background, **emphasis))
     canvas = Style(color="#ffffff", bgcolor=colours(0.0)[0])
     heading = Text.assemble(
-        (METHOD_NAMES[explanation.method], "bold"), "  ", shown(headline(explanation), "dim")
+        (METHOD_NAMES[explanation.method], "bold"),
+        "  ",
+        shown(headline(explanation), "" if sign else "dim"),
     )
     lines: list[Any] = [
         indented(heading),
@@ -114,23 +131,32 @@ def render(
     ]
     rows, remarks = _chart(explanation, width - 2 * margin, encoding, cell_len)
     for label, number, bar in rows:
-        row = (label, (number, "bold"), "  ", (bar, ACCENT))
+        row = (label, (number, "bold"), "  ", (bar, _AGAINST if number.startswith("-") else ACCENT))
         line = Text.assemble(*row, no_wrap=True, overflow="crop")
         lines.append(Padding(line, (0, 0, 0, margin)))
     lines += [indented(Text(remark, "dim")) for remark in remarks]
     lines.append(Text())
     facts = [
         indented(Text(f"{name}  ", "dim"), shown(value, "bold"))
-        for name, value in answers(explanation)
+        for name, value in (("Sum", addition(explanation)), *answers(explanation))
+        if value
     ]
     lines += [*facts, Text()] if facts else []
     how = shown(reading(explanation), "dim")
     if colour:
-        steps = [(" ", Style(bgcolor=colours(step / 9)[0])) for step in range(10)]
-        how = Text.assemble(("low ", "dim"), *steps, (" high  ", "dim"), how)
+        first, low, high = (-9, "against", "for") if sign else (0, "low", "high")
+        steps = [(" ", Style(bgcolor=colours(step / 9)[0])) for step in range(first, 10, 1 + sign)]
+        how = Text.assemble((f"{low} ", "dim"), *steps, (f" {high}  ", "dim"), how)
     else:
-        how.append(" Bold tokens have at least half of the highest score.", "dim")
+        how.append(
+            f" Bold tokens have at least half of the {'largest' if sign else 'highest'} score.",
+            "dim",
+        )
+    if sign:
+        how.append(" Those are underlined.", "dim")
     lines.append(indented(how))
+    if explanation.check is not None:
+        lines += [Text(), indented(Text("Check  ", "bold"), shown(verdict(explanation)))]
     for note in explanation.notes:
         lines += [Text(), indented(Text("Note  ", "bold #d97706"), shown(note))]
     return Group(*lines)
@@ -161,8 +187,10 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
         paragraph(title(explanation)),
         paragraph("".join(piece.text for piece in pieces(explanation.pieces)), line_breaks=True),
         bars + [line for remark in remarks for line in paragraph(remark)],
+        paragraph(f"Sum: {addition(explanation)}") if has_sign(explanation) else [],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
         paragraph(reading(explanation)),
+        paragraph(f"Check: {verdict(explanation)}") if explanation.check is not None else [],
         *(paragraph(f"Note: {note}") for note in explanation.notes),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
@@ -172,7 +200,7 @@ def colours(shade: float) -> tuple[str, str]:
     """Return the colours for a token.
 
     Args:
-        shade: Its score as a share of the highest, from 0 to 1.
+        shade: Its score as a share of the largest, from -1 to 1.
 
     Returns:
         The background, and a foreground that can be read on it, as "#rrggbb".
@@ -181,11 +209,12 @@ def colours(shade: float) -> tuple[str, str]:
         >>> colours(0.0), colours(1.0)
         (('#111827', '#ffffff'), ('#a6dcff', '#000000'))
     """
-    place = min(max(shade, 0.0), 1.0) * (len(_SCALE) - 1)
-    below = min(int(place), len(_SCALE) - 2)
+    scale = _SCALE if shade >= 0 else _BELOW
+    place = min(abs(shade), 1.0) * (len(scale) - 1)
+    below = min(int(place), len(scale) - 2)
     red, green, blue = (
         round(low + (place - below) * (high - low))
-        for low, high in zip(_SCALE[below], _SCALE[below + 1], strict=True)
+        for low, high in zip(scale[below], scale[below + 1], strict=True)
     )
     # One of black and white has a contrast of 4.5 to 1 or more. They are equal at this luminance,
     # as WCAG 2 defines it.
@@ -200,22 +229,30 @@ def colours(shade: float) -> tuple[str, str]:
 def _chart(
     explanation: Explanation, width: int, encoding: str, measure: Callable[[str], int]
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Return the padded label, number and bar of the highest tokens, and what is not shown."""
+    """Return the padded label, number and bar of the highest tokens, and what is not shown.
+
+    Where scores have a sign, the highest are the largest of either sign, and the bars of those
+    below 0 reach to the left.
+    """
+    signed = has_sign(explanation)
     names = [_label(name, encoding) for name in labels(explanation.pieces)]
     scores: list[float] = explanation.scores.tolist()
-    order = (-explanation.scores).argsort(kind="stable").tolist()
+    ranks = abs(explanation.scores) if signed else explanation.scores
+    order = (-ranks).argsort(kind="stable").tolist()
     special = [i for i in order if explanation.special[i]]
     usual = [i for i in order if not explanation.special[i]] or special
     best = usual[:BARS]
     if not best:
         return [], ["There are no tokens."]
-    largest = max(scores[best[0]], 0.0)
     magnitude = max(abs(scores[i]) for i in best)
-    numbers = [format_score(scores[i], magnitude) for i in best]
+    numbers = [format_score(scores[i], magnitude, signed=signed) for i in best]
     digits = max(len(number) for number in numbers)
     free = width - digits - 4
     label_width = max(1, min(max(measure(names[i]) for i in best), max(free // 2, 8), free))
     bar_width = min(WIDEST_BAR, free - label_width)
+    above = max(0.0, *(scores[i] for i in best))
+    below = max(0.0, *(-scores[i] for i in best)) if signed else 0.0
+    left = round(bar_width * below / (above + below)) if below else 0
     rows = []
     for i, number in zip(best, numbers, strict=True):
         label = shorten(names[i], label_width, measure, encoding)
@@ -223,17 +260,26 @@ def _chart(
         if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in label):
             # Otherwise a terminal that supports right-to-left text moves the number as well.
             gap = (_LEFT_TO_RIGHT_MARK if encodable(_LEFT_TO_RIGHT_MARK, encoding) else "") + gap
-        share = scores[i] / largest if largest > 0 else 0.0
-        rows.append((label + gap, number, _bar(share, bar_width, encoding)))
+        if signed and scores[i] < 0:
+            bar = _bar(-scores[i] / below, left, encoding, to_left=True).rjust(left)
+        else:
+            share = scores[i] / above if above > 0 else 0.0
+            bar = " " * left + _bar(share, bar_width - left, encoding)
+        rows.append((label + gap, number, bar))
 
     remarks = []
     if len(usual) > len(best):
         rest = len(usual) - len(best)
-        score = format_score(scores[usual[BARS]], magnitude)
+        score = abs(scores[usual[BARS]]) if signed else scores[usual[BARS]]
+        number = format_score(score, magnitude, signed=signed).lstrip("+")
         what = "1 more token" if rest == 1 else f"{rest} more tokens"
-        remarks.append(f"{what}, {score} or less{'' if rest == 1 else ' each'}")
+        size = " in size" if signed else ""
+        each = "" if rest == 1 else " each"
+        remarks.append(f"{what}, {number} or less{size}{each}")
     if special and usual is not special:
-        listed = ", ".join(f"{names[i]} {format_score(scores[i], magnitude)}" for i in special[:4])
+        listed = ", ".join(
+            f"{names[i]} {format_score(scores[i], magnitude, signed=signed)}" for i in special[:4]
+        )
         more = f" and {len(special) - 4} more" if len(special) > 4 else ""
         remarks.append(f"special tokens: {listed}{more}")
     return rows, remarks
@@ -247,10 +293,14 @@ def _label(name: str, encoding: str) -> str:
     return visible(name, encoding, line_breaks=False)
 
 
-def _bar(share: float, width: int, encoding: str) -> str:
+def _bar(share: float, width: int, encoding: str, *, to_left: bool = False) -> str:
     if width < 1 or share <= 0:
         return ""
+    # There are no eighths that begin at the right.
+    if to_left and encodable(_HALF + _EIGHTHS, encoding):
+        halves = max(1, round(share * width * 2))
+        return _HALF * (halves % 2) + _EIGHTHS[-1] * (halves // 2)
     if not encodable(_EIGHTHS, encoding):
-        return "#" * max(1, round(share * width))
+        return ("-" if to_left else "#") * max(1, round(share * width))
     eighths = max(1, round(share * width * 8))
     return _EIGHTHS[-1] * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")

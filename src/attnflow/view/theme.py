@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.segment import clusters
-from attnflow.view.text import shorten, visible
+from attnflow.view.text import shorten, visible, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,11 @@ STYLES: Final = {
     "raw": Style("#e69f00", "o", (0, (4.0, 1.6))),
     "rollout": Style("#0072b2", "s", "solid"),
     "flow": Style("#3b0f45", "^", "solid"),
+    "contribution": Style("#00542b", "p", "solid"),
 }
+# Scores that speak for an answer, and those that speak against it.
+FOR: Final = "#2166ac"
+AGAINST: Final = "#d9730d"
 # For everything that is not a method, in the order given.
 OTHERS: Final = (
     Style("#009e73", "D", (0, (1.2, 1.2))),
@@ -108,6 +112,33 @@ def scale() -> Any:
     return ListedColormap(_from_lab(steps), name="attnflow").with_extremes(bad="#e6e6e6")
 
 
+@functools.lru_cache(maxsize=1)
+def signed_scale() -> Any:
+    """Return the colours of scores with a sign: orange below 0, white for 0, blue above.
+
+    Lightness falls evenly to both sides, so that scores of the same size are equally dark. Orange
+    and blue differ for every kind of colour vision. In grey they do not, so figures mark what is
+    below 0 in another way, too.
+
+    Returns:
+        A colour map of matplotlib with 255 colours. NaN is light grey.
+    """
+    from matplotlib.colors import ListedColormap
+
+    along = np.linspace(0.0, 1.0, 128)
+    lightness = 98.5 - 54.0 * along
+
+    def arm(strongest: float, first: float, last: float) -> NDArray[np.float64]:
+        chroma = strongest * np.sin(0.5 * np.pi * along**0.8)
+        hue = np.radians(first + (last - first) * along)
+        steps = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)
+        return _from_lab(steps)
+
+    below, above = arm(64.0, 75.0, 57.0), arm(46.0, 245.0, 275.0)
+    colours = np.concatenate([below[:0:-1], above])
+    return ListedColormap(colours, name="attnflow_signed").with_extremes(bad="#e6e6e6")
+
+
 def _from_lab(lab: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return colours of CIELAB, under D65, as sRGB (IEC 61966-2-1)."""
     y = (lab[..., 0] + 16.0) / 116.0
@@ -128,11 +159,12 @@ def _from_lab(lab: NDArray[np.float64]) -> NDArray[np.float64]:
     return rgb
 
 
-def readable(share: float) -> str:
+def readable(share: float, *, signed: bool = False) -> str:
     """Return a colour for text on a colour of the scale.
 
     Args:
-        share: The place of the background colour on the scale, from 0 to 1.
+        share: The place of the background colour on the scale, from 0 to 1, or from -1 to 1.
+        signed: Whether it is the scale of scores with a sign, which does not become as dark.
 
     Returns:
         A dark colour for the light half of the scale, white for the dark half.
@@ -141,7 +173,7 @@ def readable(share: float) -> str:
         >>> readable(0.9)
         'white'
     """
-    return INK if not share > 0.52 else "white"
+    return INK if not abs(share) > (0.72 if signed else 0.52) else "white"
 
 
 # ---- Text ----------------------------------------------------------------------------------------
@@ -399,6 +431,26 @@ def set_title(ax: Any, text: str | None, size: float = TITLE_SIZE, **more: Any) 
         cut = cut if cut > 0 else room
         line = f"{line[:cut]}\n{shorten(line[cut:].removeprefix(' '), room)}"
     put_text(ax.set_title(" ", loc="left"), line, size, linespacing=1.15, **more)
+
+
+def set_footer(ax: Any, text: str) -> None:
+    """Write a text below axes, at the left, under the label of the x axis.
+
+    Args:
+        ax: The axes.
+        text: The text; empty writes none. It is broken into lines of the axes' width.
+    """
+    if not text:
+        return
+    room = max(30, int(points(ax)[0] / (0.58 * SMALL_SIZE)))
+    lines = [line for part in text.split("\n") for line in wrap(label(part, 400), room)]
+    above = ax.xaxis.label.get_text()
+    put_text(
+        ax.set_xlabel(" ", loc="left"),
+        "\n".join([above, *lines] if above else lines),
+        SMALL_SIZE,
+        linespacing=1.3,
+    )
 
 
 def points(ax: Any) -> tuple[float, float]:

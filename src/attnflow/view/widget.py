@@ -11,12 +11,13 @@ from attnflow.checks import choice, resolve_index, resolve_layer
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation
-from attnflow.options import METHODS, Options
+from attnflow.options import ATTENTION_METHODS, Options
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
 from attnflow.view.document import inlined
 from attnflow.view.notebook import inline_html
-from attnflow.view.page import data, style
+from attnflow.view.page import data, first_choices, style
+from attnflow.view.pieces import has_sign
 
 try:
     import anywidget
@@ -47,11 +48,13 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
 
     Args:
         explanation: The explanation. With a trace, every method, layer and position can be chosen;
-            without one, only the layer.
+            without one, only the layer. Contributions are always shown, and what is chosen is shown
+            below them; without a trace nothing is.
 
     Attributes:
         explanation: As given.
-        method: The chosen method: "raw", "rollout" or "flow".
+        method: The chosen method: "raw", "rollout" or "flow". For contributions with a trace it is
+            "rollout" of the last layer at first.
         layer: The chosen layer, from 1 to the model's last. A negative value counts from the end.
             For an encoder-decoder it is a layer of the decoder for a position of the target, and a
             layer of the encoder for a position of the source.
@@ -99,13 +102,8 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
                 f"explanation must be an Explanation, got {type(explanation).__name__}"
             )
         self.explanation = explanation
-        super().__init__(
-            method=explanation.method,
-            layer=explanation.layer,
-            position=explanation.position,
-            _data=data(explanation),
-            _style=style() + COMPACT,
-        )
+        self._first = first_choices(explanation)
+        super().__init__(**self._first, _data=data(explanation), _style=style() + COMPACT)
 
     def __repr__(self) -> str:
         return f"Widget(method={self.method!r}, layer={self.layer}, position={self.position})"
@@ -119,7 +117,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
             as exact as the trace is. It has no trace of its own.
         """
         given, trace = self.explanation, self.explanation.trace
-        if all(getattr(self, name) == getattr(given, name) for name in CHOICES):
+        if all(getattr(self, name) == self._first[name] for name in CHOICES):
             return given
         if trace is None:
             made = dict(vars(given))
@@ -157,18 +155,18 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         name, value = proposal["trait"].name, proposal["value"]
         trace, shown = self.explanation.trace, getattr(self.explanation, name)
         try:
-            if name == "layer":
+            if name == "layer" and (trace is not None or not has_sign(self.explanation)):
                 return resolve_layer(value, self._layers(self.position))
             if trace is None and value != shown:
                 raise OptionError(
                     f"{name} is {value!r}, but this explanation has no trace and shows only the "
                     f"{name} {shown!r}"
                 )
+            if trace is None:
+                return value  # type: ignore[no-any-return] # what is shown
             if name == "method":
-                return str(choice(value, name, METHODS))
-            return (
-                value if trace is None else resolve_index(value, len(trace.tokens), name, "tokens")
-            )
+                return str(choice(value, name, ATTENTION_METHODS))
+            return resolve_index(value, len(trace.tokens), name, "tokens")
         except OptionError as error:
             raise ChoiceError(str(error)) from error
 
@@ -180,9 +178,11 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
     def _layers(self, position: int) -> int:
         """Return how many layers a position has."""
         trace = self.explanation.trace
-        if trace is not None and trace.encoder is not None and position < trace.encoder[1]:
+        if trace is None:
+            return len(self.explanation.layer_scores)
+        if trace.encoder is not None and position < trace.encoder[1]:
             return trace.encoder[0]
-        return len(self.explanation.layer_scores)
+        return trace.depth
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)

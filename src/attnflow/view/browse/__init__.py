@@ -27,6 +27,7 @@ from attnflow.dataset.table import RESULTS
 from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
 from attnflow.io.records import require_pyarrow
+from attnflow.options import ANSWER_METHODS
 from attnflow.tokens import Tokens
 from attnflow.view import page
 from attnflow.view.captions import METHOD_NAMES, model_name
@@ -201,6 +202,10 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
         "probability": None if probability is None else round(probability, 6),
         "saturation": record["saturation"],
         "target": None if record["target"] is None else _shown(record["target"]),
+        # Data sets of older versions have no contributions.
+        "contrast": None if record.get("contrast") is None else _shown(record["contrast"]),
+        "value": record.get("value"),
+        "bias": record.get("bias"),
         "layer": record["layer"],
         "position": record["position"],
         "notes": [_shown(note) for note in record["notes"]],
@@ -249,6 +254,8 @@ def _data(
     name = _shown(Path(str(header["source"]["name"])).name or "data set")
     method = METHOD_NAMES[options["method"]]
     layer = "last layer" if options["layer"] == -1 else f"layer {options['layer']}"
+    if options["method"] in ANSWER_METHODS:
+        layer = "what each token adds to the answer"
     model = _shown(model_name(str(header["model"])))
     folder = shlex.quote(str(made.folder))
     part = []

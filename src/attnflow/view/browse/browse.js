@@ -5,7 +5,7 @@ import { shade } from "../page/colour.js";
 import { THEMES } from "../page/controls.js";
 import { makeElement } from "../page/element.js";
 import { mount } from "../page/page.js";
-import { cutShort, formatScore, formatShare, METHODS, quote } from "../page/prose.js";
+import { CONTRIBUTION, cutShort, formatScore, formatShare, METHODS, quote } from "../page/prose.js";
 import { fromBase64 } from "../page/trace.js";
 import { answersOf, found, ORDERS, paged, pieceScore, plain, searchText, select } from "./rows.js";
 
@@ -44,6 +44,8 @@ class Browser {
     this.document = root.ownerDocument;
     this.window = this.document.defaultView;
     this.data = data;
+    this.signed = data.method === "contribution";
+    this.method = this.signed ? CONTRIBUTION : METHODS[data.method];
     this.rows = rows;
     this.byNumber = new Map(rows.map((row) => [row.row, row]));
     this.state = { query: "", answer: null, order: "row", page: 1, size: SIZES[0], errors: false };
@@ -78,9 +80,9 @@ class Browser {
     this.scale = make(
       "p",
       { class: "legend" },
-      "nothing",
+      this.signed ? "against the answer, underlined" : "nothing",
       this.legend,
-      "the highest score of a text",
+      this.signed ? "for the answer" : "the highest score of a text",
     );
     this.table = make("div", {});
     this.pager = make("nav", { class: "pager", "aria-label": "Pages" });
@@ -102,7 +104,7 @@ class Browser {
         "footer",
         {},
         "Colours compare the words of one text with each other. ",
-        `${METHODS[data.method].name}: ${METHODS[data.method].about} `,
+        `${this.method.name}: ${this.method.about} `,
         "This page makes no network requests.",
       ),
     );
@@ -324,7 +326,8 @@ class Browser {
     this.scale.hidden = state.errors;
     const context = this.legend.getContext("2d");
     for (let x = 0; x < this.legend.width; x += 1) {
-      context.fillStyle = shade(this.shownTheme, x / (this.legend.width - 1)).hex;
+      const share = x / (this.legend.width - 1);
+      context.fillStyle = shade(this.shownTheme, this.signed ? 2 * share - 1 : share).hex;
       context.fillRect(x, 0, 1, this.legend.height);
     }
     Object.assign(this.root.dataset, {
@@ -462,8 +465,17 @@ class Browser {
     const word = found(row, plain(state.query.trim()));
     return (
       word &&
-      this.make("span", { class: "found" }, `${quote(word.text)}: ${formatScore(word.score)}`)
+      this.make("span", { class: "found" }, `${quote(word.text)}: ${this.score(word.score)}`)
     );
+  }
+
+  score(value) {
+    return this.signed ? formatSigned(value) : formatScore(value);
+  }
+
+  // How large a score is: of one with a sign, in either direction.
+  size(score) {
+    return this.signed ? Math.abs(score) : score;
   }
 
   // The text of a row, its tokens shaded by their share of the highest score.
@@ -473,7 +485,10 @@ class Browser {
     const special = new Set(row.special);
     const apart = (tokens) => tokens.every((token) => special.has(token));
     const scored = row.pieces.filter(([, tokens]) => tokens.length && !apart(tokens));
-    const top = scored.reduce((best, [, tokens]) => Math.max(best, pieceScore(row, tokens)), 0);
+    const top = scored.reduce(
+      (best, [, tokens]) => Math.max(best, this.size(pieceScore(row, tokens))),
+      0,
+    );
     const box = make.call(this, "div", { class: kind, dir: row.direction });
     for (const [text, tokens] of row.pieces.slice(0, most)) {
       if (!tokens.length) {
@@ -486,12 +501,13 @@ class Browser {
       const names = [
         "token",
         grey ? "special" : "",
+        this.signed && score < 0 ? "against" : "",
         wanted && plain(text).includes(wanted) ? "hit" : "",
       ];
       const element = make.call(
         this,
         "span",
-        { class: names.filter(Boolean).join(" "), title: formatScore(score) },
+        { class: names.filter(Boolean).join(" "), title: this.score(score) },
         text,
       );
       element.style.backgroundColor = colour.hex;
@@ -646,10 +662,15 @@ class Browser {
     const make = this.make.bind(this);
     const { current: row, data } = this;
     this.root.classList.remove("above");
-    const parts = [`${METHODS[data.method].name}, layer ${row.layer}, position ${row.position}`];
+    const parts = this.signed
+      ? [`${this.method.name} to ${quote(row.target ?? "the answer")}`]
+      : [`${this.method.name}, layer ${row.layer}, position ${row.position}`];
+    if (this.signed && row.contrast !== null) parts.push(`not ${quote(row.contrast)}`);
+    if (this.signed && row.value !== null)
+      parts.push(`together ${this.score(row.value)}, of that biases ${this.score(row.bias)}`);
     if (row.answer !== null)
       parts.push(`the model predicts ${quote(row.answer)} (${formatShare(row.probability)})`);
-    if (row.target !== null && row.target !== row.answer)
+    if (!this.signed && row.target !== null && row.target !== row.answer)
       parts.push(`explained for ${quote(row.target)}`);
     if (row.saturation !== null)
       parts.push(`flow is saturated for ${formatShare(row.saturation)} of the tokens`);
@@ -703,18 +724,21 @@ class Browser {
         score: pieceScore(row, tokens),
         apart: tokens.every((token) => special.has(token)),
       }))
-      .sort((a, b) => a.apart - b.apart || b.score - a.score);
-    const top = lines.reduce((best, { score, apart }) => (apart ? best : Math.max(best, score)), 0);
+      .sort((a, b) => a.apart - b.apart || this.size(b.score) - this.size(a.score));
+    const top = lines.reduce(
+      (best, { score, apart }) => (apart ? best : Math.max(best, this.size(score))),
+      0,
+    );
     const body = make("tbody", {});
     for (const { text, score, apart } of lines) {
-      const bar = make("span", {});
-      bar.style.width = `${top > 0 ? Math.min(100, (100 * score) / top) : 0}%`;
+      const bar = make("span", { class: this.signed && score < 0 ? "against" : undefined });
+      bar.style.width = `${top > 0 ? Math.min(100, (100 * this.size(score)) / top) : 0}%`;
       body.append(
         make(
           "tr",
           { class: apart ? "special" : undefined },
           make("th", { scope: "row", dir: "auto" }, cutShort(text, 60)),
-          make("td", {}, formatScore(score)),
+          make("td", {}, this.score(score)),
           make(
             "td",
             { class: "long" },
@@ -739,7 +763,11 @@ class Browser {
             {},
             make("th", { scope: "col" }, "token"),
             make("th", { scope: "col" }, "score"),
-            make("th", { scope: "col", class: "long" }, "relative to the highest"),
+            make(
+              "th",
+              { scope: "col", class: "long" },
+              this.signed ? "relative to the largest" : "relative to the highest",
+            ),
           ),
         ),
         body,

@@ -4,8 +4,8 @@ The page is plain JavaScript, in modules that also run on their own: `trace.js` 
 weights, `graph.js` and `flow.js` compute with them, `numbers.js` caches the results, `prose.js`
 describes them, and `colour.js`, `scene.js`, `heat.js` and `layered.js` draw them. `page.js` shows
 everything in an element, with `controls.js`, `text.js`, `words.js`, `heatmap.js`, `tracing.js` and
-`files.js` for its parts, whose elements `element.js` makes. There is no build step: `script`
-concatenates the modules.
+`files.js` for its parts, whose elements `element.js` makes. `contribution.js` shows contributions
+above all else. There is no build step: `script` concatenates the modules.
 """
 
 import base64
@@ -15,13 +15,15 @@ from attnflow.explanation import Explanation
 from attnflow.tokens import Tokens
 from attnflow.view import captions
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
-from attnflow.view.pieces import labels, pieces
+from attnflow.view.pieces import has_sign, labels, pieces, shades
 from attnflow.view.text import escaped, visible
 
-__all__ = ["data", "page", "script", "style"]
+__all__ = ["data", "first_choices", "page", "script", "style"]
 
 # The largest number of characters that the weights of a page may take. Everything else is small.
 MOST_WEIGHTS: Final = 7_000_000
+# How many contributions the page draws as bars, the largest first.
+MOST_ROWS: Final = 16
 
 
 def page(explanation: Explanation) -> str:
@@ -52,7 +54,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
 
     Returns:
         What JSON can hold: the explanation, its trace, the labels of its tokens, and the text
-        divided into them.
+        divided into them; for contributions, what is shown of them; and what is chosen at first.
     """
     trace = explanation.trace
     # The tokens that the model was given. The explanation may have left out or summed some.
@@ -71,6 +73,69 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
         "direction": direction(explanation.text),
         "saved": _saved(explanation),
+        "contribution": _contribution(explanation) if has_sign(explanation) else None,
+        "verdict": captions.verdict(explanation),
+        "first": first_choices(explanation),
+    }
+
+
+def first_choices(explanation: Explanation) -> dict[str, Any]:
+    """Return the method, layer and position that the page shows at first.
+
+    Args:
+        explanation: The explanation.
+
+    Returns:
+        Those of the explanation. Contributions belong to no layer and are always shown; below them
+        the page begins with rollout of the last layer, if there is a trace.
+    """
+    method, layer = explanation.method, explanation.layer
+    if has_sign(explanation) and explanation.trace is not None:
+        method, layer = "rollout", explanation.trace.depth
+    return {"method": method, "layer": layer, "position": explanation.position}
+
+
+def _contribution(explanation: Explanation) -> dict[str, Any]:
+    """Return what is shown of contributions: words, the text with its shades, and a row a token.
+
+    A piece is its text, its share of the largest score from -1 to 1, and its score in words; both
+    are None between tokens, and the share of special tokens is.
+    """
+    scores = explanation.scores
+    largest = float(abs(scores).max(initial=0.0))
+    shown = pieces(explanation.pieces)
+
+    def score(value: float) -> str:
+        return captions.format_score(float(value), largest, signed=True)
+
+    order = (-abs(scores)).argsort(kind="stable").tolist()[:MOST_ROWS]
+    names = labels(explanation.pieces)
+    rows = [
+        [visible(names[i], line_breaks=False), float(scores[i]), score(scores[i])] for i in order
+    ]
+    rest = len(scores) - len(order)
+    if rest:
+        others = float(scores.sum() - scores[order].sum())
+        rows.append(
+            [f"{rest} other tokens" if rest > 1 else "1 other token", others, score(others)]
+        )
+    if explanation.bias is not None:
+        rows.append(["biases of the model", explanation.bias, score(explanation.bias)])
+    target, contrast = captions.target_name(explanation), captions.contrast_name(explanation)
+    return {
+        "title": f"Why {target}, {contrast}?" if contrast.startswith("not") else f"Why {target}?",
+        "sum": captions.addition(explanation),
+        "reading": captions.reading(explanation),
+        "value": None if explanation.value is None else score(explanation.value),
+        "rows": rows,
+        "pieces": [
+            [
+                visible(piece.text),
+                shade,
+                score(scores[list(piece.tokens)].sum()) if piece.tokens else None,
+            ]
+            for piece, shade in zip(shown, shades(explanation, shown), strict=True)
+        ],
     }
 
 
@@ -104,12 +169,15 @@ def style() -> str:
 
 def _static(explanation: Explanation) -> str:
     """Return what is shown where scripts do not run."""
-    best = ", ".join(f"{name} ({score:.3g})" for name, score in explanation.top(10))
+    form = ".3g" if not has_sign(explanation) else "+.3g"
+    best = ", ".join(f"{name} ({score:{form}})" for name, score in explanation.top(10))
+    facts = [("Sum", captions.addition(explanation)), *captions.answers(explanation)]
+    facts.append(("Check", captions.verdict(explanation)))
     blocks = [
         f"<h1>{captions.METHOD_NAMES[explanation.method]}</h1>",
         f"<p>{escaped(captions.headline(explanation))}</p>",
         f'<p dir="auto">{escaped(explanation.text, line_breaks=True)}</p>',
-        *(f"<p>{name}: {escaped(value)}</p>" for name, value in captions.answers(explanation)),
+        *(f"<p>{name}: {escaped(value)}</p>" for name, value in facts if value),
         f"<p>{escaped(captions.reading(explanation))} The highest: {escaped(best)}.</p>",
         *(f"<p>{escaped(note)}</p>" for note in explanation.notes),
         "<p>This page shows more where scripts may run.</p>",

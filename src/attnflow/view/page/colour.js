@@ -1,9 +1,12 @@
 // One scale of colours for all scores: a single hue whose lightness changes evenly (in OKLab), so
-// that it reads the same to every kind of colour vision, and in grey.
+// that it reads the same to every kind of colour vision, and in grey. Scores below 0 have the same
+// lightness in another hue; whoever shows them marks them in another way, too.
 
 const SCALES = {
   light: { lightness: [0.982, 0.4], chroma: 0.15, hue: [235, 264] },
   dark: { lightness: [0.255, 0.87], chroma: 0.1, hue: [270, 238] },
+  lightBelow: { lightness: [0.982, 0.52], chroma: 0.13, hue: [75, 50] },
+  darkBelow: { lightness: [0.255, 0.87], chroma: 0.12, hue: [45, 75] },
 };
 
 /** The colours of each theme that drawings use; the page's own are in its style sheet. */
@@ -61,16 +64,19 @@ function hex(rgb) {
 const TABLES = {
   light: table("light", false),
   dark: table("dark", false),
+  lightBelow: table("lightBelow", false),
+  darkBelow: table("darkBelow", false),
   lightGrey: table("light", true),
   darkGrey: table("dark", true),
 };
 
 /**
- * Return the colour of a share from 0 to 1: {hex, ink}, where ink is what can be read on it. Grey is
+ * Return the colour of a share from -1 to 1: {hex, ink}, where ink is what can be read on it. Grey is
  * for what stands outside the scale.
  */
 export function shade(theme, share, grey = false) {
   // Half the way in grey, so that what is left out of the scale never outshines it.
-  const t = Math.min(1, Math.max(0, share)) * (grey ? 0.35 : 1);
-  return TABLES[grey ? `${theme}Grey` : theme][Math.round(t * STEPS)];
+  const t = Math.min(1, Math.abs(share)) * (grey ? 0.35 : 1);
+  const kind = grey ? "Grey" : share < 0 ? "Below" : "";
+  return TABLES[`${theme}${kind}`][Math.round(t * STEPS)];
 }

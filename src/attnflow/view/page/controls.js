@@ -25,7 +25,7 @@ export const controlsPart = {
             this.themeChoice = theme;
             this.applyTheme();
             this.drawControls();
-            this.drawText();
+            if (this.attention) this.drawText();
             // All colours change, which is much to draw: the rest comes with the next frame.
             this.afterFrame("theme", () => this.show());
           },
@@ -164,8 +164,9 @@ export const controlsPart = {
         button.tabIndex = on ? 0 : -1;
       }
     };
-    choose(this.methodButtons, "data-method-choice", state.method);
     choose(this.themes, "data-theme-choice", this.themeChoice);
+    if (!this.attention) return;
+    choose(this.methodButtons, "data-method-choice", state.method);
     this.layerInput.max = String(this.layers);
     this.layerInput.value = String(state.layer);
     this.layerInput.setAttribute("aria-valuetext", `${this.layerName()} of ${this.layers}`);
@@ -173,7 +174,9 @@ export const controlsPart = {
     this.layerWords.textContent = `${state.layer} of ${this.layers}${side && ` of the ${side}`}`;
     if (this.headInput) this.headInput.value = String(state.head);
     if (this.specialInput) this.specialInput.checked = state.special;
-    this.title.textContent = `Where does ${this.positionName} get its information from?`;
+    this.title.textContent = this.data.contribution
+      ? `Where could ${this.positionName} get its information from?`
+      : `Where does ${this.positionName} get its information from?`;
     const parts = [`${METHODS[state.method].name}, ${this.layerName()} of ${this.layers}`];
     if (state.head >= 0) parts.push(`head ${state.head}`);
     const prediction = describePrediction(explanation);

@@ -31,6 +31,22 @@ export const filesPart = {
       shapes.push(...scene.shapes.map((shape) => moved(shape, margin, y)));
       y += scene.height + 18;
     };
+    const end = () => {
+      const height = y + margin / 2;
+      const paper = { rect: [0, 0, width, height], fill: ink.paper };
+      return { width, height, shapes: [paper, ...shapes] };
+    };
+    if (this.data.contribution) {
+      write(this.contributionTitle.textContent, 20, 700, ink.ink);
+      write(this.contributionSubtitle.textContent, 13, 400, ink.muted);
+      y += 8;
+      place(this.contributionDrawing(inner));
+      write(`Sum: ${this.data.contribution.sum}.`, 13, 400, ink.ink);
+      if (this.data.verdict) write(`Check: ${this.data.verdict}`, 13, 400, ink.ink);
+      write(this.data.contribution.reading, 12, 400, ink.muted);
+      y += 18;
+    }
+    if (!this.attention) return end();
     write(this.title.textContent, 20, 700, ink.ink);
     write(this.subtitle.textContent, 13, 400, ink.muted);
     write(this.findings.textContent, 13, 400, ink.ink);
@@ -84,8 +100,7 @@ export const filesPart = {
       if (state.method === "flow") write(this.cutWords.textContent, 13, 400, ink.ink);
     }
     write(this.saturation.textContent, 13, 400, ink.ink);
-    const height = y + margin / 2;
-    return { width, height, shapes: [{ rect: [0, 0, width, height], fill: ink.paper }, ...shapes] };
+    return end();
   },
 
   savePng() {

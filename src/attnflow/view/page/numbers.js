@@ -60,6 +60,9 @@ export class Numbers {
     this.graph = trace
       ? new Graph(trace.attention, trace.residual, trace.tokens, this.encoder)
       : null;
+    // How many layers there are to explain; two of the graph are one of a decoder.
+    const layers = trace?.attention.length ?? explanation.layer_scores.length;
+    this.depth = this.encoder ? (layers - this.encoder[0]) / 2 : layers;
     this.causal = trace ? isCausal(trace.attention, trace.tokens, this.encoder) : false;
     // In a small graph everything is known before anybody could notice that it was not.
     this.small = this.tokens * this.tokens * (this.graph?.layers ?? 0) < 2e5;
@@ -100,7 +103,7 @@ export class Numbers {
   /** Return how many layers a position has. */
   layersOf(position) {
     const side = this.side(position);
-    return side === "encoder" ? this.encoder[0] : this.explanation.layer_scores.length;
+    return side === "encoder" ? this.encoder[0] : this.depth;
   }
 
   /** Return the layer of the graph in which a layer of a position ends. */

@@ -1,6 +1,8 @@
-// The page: a text with its tokens shaded, the three methods side by side, and the layered graph,
-// all showing one position of one layer. Each part of it is in a module of its own.
+// The page: contributions to the answer, if there are any; then a text with its tokens shaded, the
+// three methods side by side, and the layered graph, all showing one position of one layer. Each part
+// of it is in a module of its own.
 
+import { contributionPart } from "./contribution.js";
 import { controlsPart, THEMES } from "./controls.js";
 import { makeElement } from "./element.js";
 import { filesPart } from "./files.js";
@@ -54,17 +56,10 @@ class Page {
     this.darkScheme = this.window.matchMedia("(prefers-color-scheme: dark)");
     this.shownMethods = new Set(numbers.methods);
     this.printing = false;
-    const { explanation } = data;
-    const named = numbers.trace || explanation.position < numbers.tokens;
-    this.state = {
-      method: explanation.method,
-      layer: explanation.layer,
-      position: explanation.position,
-      token: null,
-      head: -1,
-      special: false,
-    };
-    this.knownPosition = named;
+    // Contributions without a trace are all that there is to show.
+    this.attention = Boolean(numbers.trace) || !data.contribution;
+    this.state = { ...data.first, token: null, head: -1, special: false };
+    this.knownPosition = numbers.trace || data.explanation.position < numbers.tokens;
     this.wanted = null;
     this.cut = null;
     this.focusNode = null;
@@ -77,13 +72,12 @@ class Page {
   }
 
   build() {
-    const { numbers } = this;
     const make = this.make.bind(this);
     this.root.replaceChildren();
     this.root.classList.add("attnflow");
     this.live = make("p", { class: "unseen", role: "status", "aria-live": "polite" });
     this.tip = make("div", { class: "tip", "aria-hidden": "true", hidden: true });
-    this.title = make("h1", {});
+    this.title = make(this.data.contribution ? "h2" : "h1", {});
     this.subtitle = make("p", { class: "subtitle" });
 
     const header = make(
@@ -97,6 +91,37 @@ class Page {
       ),
       make("div", { class: "tools" }, this.buildThemes(), this.buildDownloads()),
     );
+    this.root.append(header);
+    if (this.data.contribution) this.root.append(this.buildContribution());
+    if (this.attention) this.buildAttention();
+    this.root.append(
+      this.buildAbout(),
+      make(
+        "footer",
+        {},
+        ...(this.attention
+          ? [
+              "Raw attention, attention rollout and attention flow: Abnar and Zuidema, ",
+              make("cite", {}, "Quantifying Attention Flow in Transformers"),
+              ", ACL 2020. ",
+            ]
+          : []),
+        "This page makes no network requests.",
+      ),
+      this.live,
+      this.tip,
+    );
+    this.root.dataset.theme = this.themeChoice;
+    this.listen(this.darkScheme, "change", () => this.show());
+    this.listen(this.window, "resize", () => this.later("resize", () => this.show(), 60));
+    this.listen(this.window, "beforeprint", () => this.print(true));
+    this.listen(this.window, "afterprint", () => this.print(false));
+  }
+
+  // What attention says: everything that shows one position of one layer.
+  buildAttention() {
+    const { numbers } = this;
+    const make = this.make.bind(this);
     this.text = this.buildText();
     this.legend = make("canvas", { class: "scale", width: 240, height: 10, "aria-hidden": "true" });
     this.legendWords = make("span", {});
@@ -118,7 +143,6 @@ class Page {
     );
 
     this.root.append(
-      header,
       make("div", { class: "question" }, this.title, this.subtitle),
       this.controls,
       textPart,
@@ -127,22 +151,7 @@ class Page {
       how,
       numbers.trace ? this.buildGraph() : this.buildWithout(),
       this.buildTable(),
-      this.buildAbout(),
-      make(
-        "footer",
-        {},
-        "Raw attention, attention rollout and attention flow: Abnar and Zuidema, ",
-        make("cite", {}, "Quantifying Attention Flow in Transformers"),
-        ", ACL 2020. This page makes no network requests.",
-      ),
-      this.live,
-      this.tip,
     );
-    this.root.dataset.theme = this.themeChoice;
-    this.listen(this.darkScheme, "change", () => this.show());
-    this.listen(this.window, "resize", () => this.later("resize", () => this.show(), 60));
-    this.listen(this.window, "beforeprint", () => this.print(true));
-    this.listen(this.window, "afterprint", () => this.print(false));
   }
 
   // What is worth saying of this explanation in how to read it.
@@ -262,15 +271,18 @@ class Page {
   show() {
     const { numbers, state } = this;
     // Before anything changes: afterwards the browser would have to lay out all that did.
-    this.measureHeat();
+    if (this.attention) this.measureHeat();
     this.applyTheme();
-    this.showFlows();
+    if (this.attention) this.showFlows();
     this.drawControls();
-    this.drawText();
-    this.drawFindings();
-    this.drawHeat();
-    this.drawGraphSoon();
-    this.drawTable();
+    if (this.data.contribution) this.drawContribution();
+    if (this.attention) {
+      this.drawText();
+      this.drawFindings();
+      this.drawHeat();
+      this.drawGraphSoon();
+      this.drawTable();
+    }
     Object.assign(this.root.dataset, {
       method: state.method,
       layer: state.layer,
@@ -384,6 +396,7 @@ class Page {
 
 Object.assign(
   Page.prototype,
+  contributionPart,
   controlsPart,
   textPart,
   wordsPart,
@@ -393,6 +406,6 @@ Object.assign(
 );
 
 function wholeTokens(explanation) {
-  const { words, special_tokens: special, drop_sink: dropped } = explanation.options;
-  return !words && special !== false && !dropped;
+  const { units = "tokens", special_tokens: special, drop_sink: dropped } = explanation.options;
+  return units === "tokens" && special !== false && !dropped;
 }

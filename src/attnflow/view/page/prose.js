@@ -21,6 +21,14 @@ export const METHODS = {
   },
 };
 
+/** The same of contributions, which are read off the answer and not off attention alone. */
+export const CONTRIBUTION = {
+  name: "Contributions",
+  short: "Contribution",
+  about:
+    "What each word adds to the answer: a positive number speaks for it, a negative one against it.",
+};
+
 /** What is explained, and what its parts are called. */
 export const TEXT = { whole: "text", part: "word", parts: "words" };
 export const IMAGE = { whole: "image", part: "patch", parts: "patches" };
@@ -55,6 +63,11 @@ export function howToRead({ whole, part, parts }, { special = null, relative = f
 export function formatScore(score) {
   if (score === 0) return "0";
   return Math.abs(score) >= 1e-3 ? score.toPrecision(3) : score.toExponential(2);
+}
+
+/** Return a number with three digits and its sign. */
+export function formatSigned(score) {
+  return `${score > 0 ? "+" : ""}${formatScore(score)}`;
 }
 
 /** Return a share in per cent; one that is close to 0 or 1 is never rounded to it. */

@@ -50,24 +50,12 @@ export const textPart = {
     };
     if (grid) {
       const specials = make("div", { class: "specials" });
-      const cells = make("div", { class: "patches" });
-      cells.style.gridTemplateColumns = `repeat(${grid[1]}, minmax(0, 1fr))`;
+      const cells = this.patchGrid();
       const plain = this.picture ? this.drawPicture("plain-picture") : null;
-      if (this.picture) {
-        cells.classList.add("on-picture");
-        cells.style.gridTemplateRows = `repeat(${grid[0]}, minmax(0, 1fr))`;
-        cells.style.aspectRatio = `${this.picture.width} / ${this.picture.height}`;
-        cells.append(this.drawPicture("picture"));
-      }
       numbers.labels.forEach((label, token) => {
         const special = numbers.special[token];
         const element = chip(special ? label : "", [token]);
-        if (!special) {
-          element.classList.add("patch");
-          const [row, column] = label.split(",").map(Number);
-          element.style.gridRow = String(row + 1);
-          element.style.gridColumn = String(column + 1);
-        }
+        if (!special) placePatch(element, label);
         (special ? specials : cells).append(element);
       });
       box.append(specials, cells, ...(plain ? [plain] : []));
@@ -90,6 +78,20 @@ export const textPart = {
     });
     this.listen(box, "pointerleave", () => this.hideTip());
     return box;
+  },
+
+  // The place of an image's patches, on the picture if there is one.
+  patchGrid() {
+    const [rows, columns] = this.data.explanation.grid;
+    const cells = this.make("div", { class: "patches" });
+    cells.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    if (this.picture) {
+      cells.classList.add("on-picture");
+      cells.style.gridTemplateRows = `repeat(${rows}, minmax(0, 1fr))`;
+      cells.style.aspectRatio = `${this.picture.width} / ${this.picture.height}`;
+      cells.append(this.drawPicture("picture"));
+    }
+    return cells;
   },
 
   drawPicture(name) {
@@ -212,8 +214,16 @@ export const textPart = {
   },
 };
 
-// How far a colour covers a picture, as the last two digits of its name.
-function cover(share) {
+/** Put a patch into its place, by its name, such as "0,1". */
+export function placePatch(element, name) {
+  element.classList.add("patch");
+  const [row, column] = name.split(",").map(Number);
+  element.style.gridRow = String(row + 1);
+  element.style.gridColumn = String(column + 1);
+}
+
+/** Return how far a colour covers a picture, as the last two digits of its name. */
+export function cover(share) {
   const part = Math.round(255 * COVER * Math.min(1, Math.max(0, share)));
   return part.toString(16).padStart(2, "0");
 }

@@ -214,9 +214,8 @@ export const wordsPart = {
   },
 
   layersInWords() {
-    const { encoder, explanation } = this.numbers;
-    const count = explanation.layer_scores.length;
-    return encoder ? `${encoder[0]} of the encoder, ${count} of the decoder` : count;
+    const { encoder, depth } = this.numbers;
+    return encoder ? `${encoder[0]} of the encoder, ${depth} of the decoder` : depth;
   },
 
   buildAbout() {
@@ -227,6 +226,8 @@ export const wordsPart = {
       ["Task", explanation.task],
       ["Prediction", describePrediction(explanation)],
       ["Explained for", explanation.target ? answerName(explanation.target) : null],
+      ["Compared with", explanation.contrast ? answerName(explanation.contrast) : null],
+      ["Check", this.data.contribution ? null : this.data.verdict],
       ["Layers", this.layersInWords()],
       ["Tokens", this.numbers.tokens],
       ...Object.entries(explanation.options).map(([name, value]) => [
