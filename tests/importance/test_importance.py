@@ -15,14 +15,13 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 import attnflow
 from attnflow.importance import (
     REFERENCES,
-    answer,
     blank_out,
     gradient_norm,
     gradient_x_input,
     importance,
     input_gradient,
 )
-from attnflow.models import Explainer
+from attnflow.models import Explainer, answers
 from tests.support.pair import IDS, WORDS, build_pair, photo
 from tests.support.tiny import sharpen
 
@@ -677,21 +676,21 @@ def test_a_bfloat16_model_is_measured(classifier):
 def test_long_texts_run_in_smaller_batches(classifier, monkeypatch):
     expected = blank_out(classifier, TEXT)
     sizes = []
-    inner = answer.run
+    inner = answers.run
 
     def run(explainer, readings):
         sizes.append(len(readings))
         return inner(explainer, readings)
 
-    monkeypatch.setattr(answer, "run", run)
+    monkeypatch.setattr(answers, "run", run)
     np.testing.assert_allclose(blank_out(classifier, TEXT, batch_size=4), expected, atol=1e-6)
     assert sizes == [1, 4, 4, 1]
     sizes.clear()
-    monkeypatch.setattr(answer, "WAITING_POSITIONS", 9 * 3)
+    monkeypatch.setattr(answers, "WAITING_POSITIONS", 9 * 3)
     np.testing.assert_allclose(blank_out(classifier, TEXT), expected, atol=1e-6)
     assert max(sizes) == 4
     sizes.clear()
-    monkeypatch.setattr(answer, "BATCH_LOGITS", 2 * 8 * len(WORDS))
+    monkeypatch.setattr(answers, "BATCH_LOGITS", 2 * 8 * len(WORDS))
     blank_out(build("ALBERT"), MASKED)
     assert max(sizes) == 2
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from attnflow.checks import integer, items, number
 from attnflow.errors import OptionError
 from attnflow.fields import numbers
-from attnflow.importance.answer import Answer, answers, ask, read
+from attnflow.importance.reading import read
 from attnflow.models.adapter import Reading
+from attnflow.models.answers import Answer, answers, ask
 
 FRACTIONS: Final = (0.1, 0.2, 0.3, 0.5)
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.importance.answer import answers, ask, check_batch_size, read
+from attnflow.importance.reading import check_batch_size, read
 from attnflow.models.adapter import Reading
+from attnflow.models.answers import answers, ask
 
 
 def blank_out(

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import ModelError
-from attnflow.importance.answer import batches, check_batch_size, log_odds, read, run
+from attnflow.importance.reading import check_batch_size, read
 from attnflow.models import Explainer
 from attnflow.models.adapter import Reading
+from attnflow.models.answers import batches, log_odds, run, targets_of
 
 # A backward pass keeps the activations of every layer, so fewer positions run together.
 GRADIENT_POSITIONS: Final = 512
@@ -159,7 +160,7 @@ def _differentiate(
         with borrowed(explainer.model, None), _watched(modules) as embeddings:
             logits = run(explainer, readings)
         _check_calls(name, embeddings, explainer.adapter.embedded(readings[0]))
-        _, odds = log_odds(explainer, readings, logits)
+        odds = log_odds(explainer, targets_of(explainer, readings, logits), logits)
         gradients: Any = [None]
         if odds.requires_grad:
             # Not backward(), which would leave gradients behind in the parameters. Readings do not

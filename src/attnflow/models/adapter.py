@@ -159,6 +159,7 @@ class Reading(NamedTuple):
         position: Where the answer is read; None if the model gives one answer for all.
         target: The index of the class or token; None is what the model predicts.
         extra: What else its adapter has to know of it.
+        contrast: The index of the class or token that the target is compared with; None is none.
     """
 
     inputs: dict[str, Any]
@@ -167,6 +168,7 @@ class Reading(NamedTuple):
     position: int | None
     target: int | None
     extra: Any = None
+    contrast: int | None = None
 
     @property
     def shape(self) -> tuple[Any, ...]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from attnflow.checks import integer, switch
 from attnflow.errors import ModelError, OptionError
-from attnflow.models import Explainer
-from attnflow.models.adapter import BATCH_POSITIONS, Question, Reading
+from attnflow.models.adapter import BATCH_POSITIONS, Reading
+
+if TYPE_CHECKING:
+    from attnflow.models.explainer import Explainer
 
 Key = TypeVar("Key")
 
@@ -34,67 +35,20 @@ class Answer(NamedTuple):
     Attributes:
         target: Its index.
         log_odds: The logarithm of p / (1 - p), where p is its probability.
+        value: y, the number that contributions add up to: its logit, minus that of the contrast, or
+            minus the mean of the others if there is no contrast.
+        predicted: The index of what the model predicts.
     """
 
     target: int
     log_odds: float
+    value: float
+    predicted: int
 
     @property
     def probability(self) -> float:
         """The probability p."""
         return float(1 / (1 + np.exp(-self.log_odds))) if self.log_odds > -700 else 0.0
-
-
-def read(
-    explainer: Any, inputs: Any, *, target: Any, position: Any, truncate: Any
-) -> tuple[list[Reading], bool]:
-    """Read inputs as `Explainer.explain` does, and check what is asked about them.
-
-    Args:
-        explainer: The explainer.
-        inputs: What `Explainer.explain` takes.
-        target: The class or token asked about, or a list of them, one for each of many inputs. None
-            is what the model predicts.
-        position: As in `Explainer.explain`.
-        truncate: Whether to cut a text that is longer than the model takes.
-
-    Returns:
-        The readings, and whether there are many.
-
-    Raises:
-        OptionError: If an option is not valid for this model.
-        TextError: If an input is empty, malformed, or longer than the model takes.
-        ModelError: If the model gives no answer that tokens could matter to.
-    """
-    if not isinstance(explainer, Explainer):
-        raise OptionError(
-            f"explainer is {type(explainer).__name__}; expected an attnflow.Explainer"
-        )
-    truncate = switch(truncate, "truncate")
-    adapter = explainer.adapter
-    adapter.check_answers()
-    items, many = adapter.items(inputs)
-    targets = [target] * len(items)
-    if isinstance(target, list | tuple | np.ndarray):
-        if not many or len(target) != len(items):
-            count = f"{len(items)} inputs" if many else "one input"
-            raise OptionError(
-                f"target lists {len(target)} classes or tokens for {count}; expected one for each "
-                "of a list of inputs, or one for all"
-            )
-        targets = list(target)
-    questions = [Question(position, adapter.target(one)) for one in targets]
-    adapter.check_position(position)
-    return adapter.readings(items, questions, truncate), many
-
-
-def check_batch_size(batch_size: Any) -> None:
-    """See that a batch size is a whole number of 1 or more.
-
-    Raises:
-        OptionError: If it is not.
-    """
-    integer(batch_size, "batch_size", least=1)
 
 
 def ask(explainer: Explainer, readings: list[Reading], batch_size: int) -> list[Answer]:
@@ -125,48 +79,95 @@ def answers(
         together = [reading for _, reading in batch]
         with torch.no_grad():
             logits = run(explainer, together)
-        targets, odds = log_odds(explainer, together, logits)
-        for (key, _), target, value in zip(batch, targets.tolist(), odds.tolist(), strict=True):
-            yield key, Answer(target, value)
+        targets = targets_of(explainer, together, logits)
+        found = zip(
+            targets,
+            log_odds(explainer, targets, logits).tolist(),
+            values(explainer, together, targets, logits).tolist(),
+            logits.argmax(dim=-1).tolist(),
+            strict=True,
+        )
+        for (key, _), answer in zip(batch, found, strict=True):
+            yield key, Answer(*answer)
 
 
-def log_odds(explainer: Explainer, readings: list[Reading], logits: Any) -> tuple[Any, Any]:
-    """Return the targets of some readings, and their log-odds.
+def targets_of(explainer: Explainer, readings: list[Reading], logits: Any) -> list[int]:
+    """Return the target of each of some readings: the one asked about, or what is predicted.
 
     Args:
         explainer: The explainer.
         readings: The B readings.
         logits: Their logits, a tensor of shape (B, classes).
 
-    Returns:
-        Two tensors of shape (B,). The probability p of a target is its softmax, or its sigmoid
-        where a model gives each class a probability of its own, and the log-odds are
-        log p / (1 - p), which do not run out of digits where p is nearly 1.
-
     Raises:
-        OptionError: If a target is not a class of the model.
+        OptionError: If a target or a contrast is not a class of the model, or both are the same.
         ModelError: If the logits are not numbers.
     """
-    import torch
-
     count = logits.shape[-1]
-    predicted = logits.argmax(dim=-1).tolist()
-    chosen = [
+    found = [
         best if reading.target is None else reading.target
-        for reading, best in zip(readings, predicted, strict=True)
+        for reading, best in zip(readings, logits.argmax(dim=-1).tolist(), strict=True)
     ]
-    if max(chosen) >= count:
-        raise OptionError(f"target is {max(chosen)}, but there are {count} classes")
+    for reading, target in zip(readings, found, strict=True):
+        for name, index in (("target", target), ("contrast", reading.contrast)):
+            if index is not None and index >= count:
+                raise OptionError(f"{name} is {index}, but there are {count} classes")
+        if target == reading.contrast:
+            label = explainer.adapter.label(target)
+            asked = "the target" if reading.target is not None else "what the model predicts"
+            raise OptionError(
+                f"contrast is {label!r}, which is {asked} too, and a difference to itself is 0; "
+                "expected another class or token"
+            )
     if bool(logits.isnan().any()):
         raise ModelError(
             f"{type(explainer.model).__name__} answers with logits that are not a number (NaN)"
         )
-    targets = torch.tensor(chosen)
-    own = logits.gather(1, targets[:, None])[:, 0]
+    return found
+
+
+def log_odds(explainer: Explainer, targets: list[int], logits: Any) -> Any:
+    """Return the log-odds of targets.
+
+    The probability p of a target is its softmax, or its sigmoid where a model gives each class a
+    probability of its own, and the log-odds are log p / (1 - p), which do not run out of digits
+    where p is nearly 1.
+
+    Args:
+        explainer: The explainer.
+        targets: The B targets.
+        logits: The logits, a tensor of shape (B, classes).
+
+    Returns:
+        A tensor of shape (B,).
+    """
+    import torch
+
+    places = torch.tensor(targets)[:, None]
+    own = logits.gather(1, places)[:, 0]
     if explainer.adapter.multi_label:
-        return targets, own
-    others = logits.scatter(1, targets[:, None], -torch.inf).logsumexp(dim=-1)
-    return targets, own - others
+        return own
+    return own - logits.scatter(1, places, -torch.inf).logsumexp(dim=-1)
+
+
+def values(explainer: Explainer, readings: list[Reading], targets: list[int], logits: Any) -> Any:
+    """Return y, the number that contributions add up to, of each of some readings.
+
+    Args:
+        explainer: The explainer.
+        readings: The B readings, for their contrasts.
+        targets: Their targets.
+        logits: Their logits, a tensor of shape (B, classes).
+
+    Returns:
+        A tensor of shape (B,).
+    """
+    import torch
+
+    asked = zip(logits, targets, readings, strict=True)
+    return torch.stack(
+        [explainer.adapter.value(row, target, one.contrast) for row, target, one in asked]
+    )
 
 
 # ---- Batches -------------------------------------------------------------------------------------
