@@ -112,7 +112,7 @@ def capture(
             outputs = run_recorded(model, given, recording)
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
-        _check_depth(model, recording)
+        check_depth(model, recording)
         if score is None:
             return Captured(recording.layers, outputs)
         values = check_score(score(outputs), size.items)
@@ -143,7 +143,7 @@ def _capture_edges(
             f"edges={edges!r} is not supported for {name}: the values of its attention cannot be "
             "captured; use edges='attention'"
         )
-    _check_depth(model, recording)
+    check_depth(model, recording)
     return Captured(
         recording.layers, outputs, recording.residuals if edges in MEASURED_EDGES else None
     )
@@ -378,7 +378,8 @@ def input_size(inputs: Any) -> _Size:
     return _Size(main.shape[0], lead.numel(), None if "pixel_values" in inputs else tokens)
 
 
-def _check_depth(model: torch.nn.Module, recording: Recording) -> None:
+def check_depth(model: torch.nn.Module, recording: Recording) -> None:
+    """Check that attention was computed as often as the model has layers."""
     config = _text_config(model)
     depth = getattr(config, "num_hidden_layers", None)
     if not isinstance(depth, int):

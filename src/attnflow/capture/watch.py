@@ -184,7 +184,7 @@ class EdgeRecording(Recording):
                 self._follow(pending, given)
             elif pending.added is not None:
                 for candidate in pending.candidates:
-                    if candidate is not None and _is_sum(given, candidate, pending.added):
+                    if candidate is not None and is_sum(given, candidate, pending.added):
                         self._meet(pending, candidate, module, given)
                         break
             elif pending.projection is None and _projects(module, given, pending.output):
@@ -237,7 +237,7 @@ class EdgeRecording(Recording):
                 return
             around = any(entered is outer for outer in pending.around)
             for other in pending.others if around else ():
-                if _is_sum(returned, entered.given, pending.added, other):
+                if is_sum(returned, entered.given, pending.added, other):
                     self._finish(pending, entered.given, returned - other)
                     return
             if returned.shape == pending.added.shape:
@@ -291,7 +291,7 @@ class EdgeRecording(Recording):
             return False
         _, total, output = pending.normed
         for carried, normed in ((total, False), (output, True)):
-            if any(_is_sum(seen, carried, other) for other in pending.others):
+            if any(is_sum(seen, carried, other) for other in pending.others):
                 self._carry(pending, normed=normed)
                 return True
         return False
@@ -514,7 +514,7 @@ def _projects(module: torch.nn.Module, given: torch.Tensor, output: torch.Tensor
     )
 
 
-def _is_sum(total: torch.Tensor, *parts: torch.Tensor | None) -> bool:
+def is_sum(total: torch.Tensor, *parts: torch.Tensor | None) -> bool:
     """Whether a tensor is the sum of others, as nearly as its type allows."""
     result = torch.zeros_like(total, dtype=torch.float64)
     size = torch.zeros_like(result)
