@@ -22,7 +22,9 @@ ATTENTION_METHODS: Final = ("raw", "rollout", "flow")
 ANSWER_METHODS: Final = ("contribution",)
 """The methods that explain an answer, in scores with a sign: what the answer came from."""
 METHODS: Final = (*ATTENTION_METHODS, *ANSWER_METHODS)
-EDGES: Final = ("attention", "gradient", "effective", "value_norm")
+EDGES: Final = ("attention", "gradient", "effective", "value_norm", "alti")
+MEASURED_EDGES: Final = ("value_norm", "alti")
+"""The edges that measure the share of the residual."""
 POSITIONS: Final = ("auto", "cls", "mask", "last")
 UNITS: Final = ("tokens", "words", "sentences")
 
@@ -242,8 +244,9 @@ OPTIONS: Final[list[Option]] = [
         "attention",
         "What an edge weighs: attention; gradient, the mean over heads of relu(dy/dA * A) where y "
         "is the target's logit; effective, the part of each head's attention that its values let "
-        "through (Brunner et al. 2020); or value_norm, the norm of the vector that attention moves "
-        "from one position to another (Kobayashi et al. 2020).",
+        "through (Brunner et al. 2020); value_norm, the norm of the vector that attention moves "
+        "from one position to another (Kobayashi et al. 2020); or alti, how near that vector, the "
+        "residual included, comes to the layer's output (Ferrando et al. 2022).",
         recorded=True,
         methods=ATTENTION_METHODS,
     ),
@@ -270,7 +273,8 @@ OPTIONS: Final[list[Option]] = [
         Choice(HEAD_FUSIONS, index="the index of a head"),
         "mean",
         "How heads are fused: mean, max, min, sum, or the index of one head. Gradient edges are "
-        "the mean over heads. Value norms combine all heads, or take the one given.",
+        "the mean over heads. Value norms combine all heads, or take the one given; alti combines "
+        "all.",
         recorded=True,
         methods=ATTENTION_METHODS,
     ),
@@ -278,8 +282,8 @@ OPTIONS: Final[list[Option]] = [
         "residual",
         Number(0.0, 1.0),
         0.5,
-        "The share of the residual connection, from 0 to 1. value_norm edges measure it for each "
-        "layer and position.",
+        "The share of the residual connection, from 0 to 1. value_norm and alti edges measure it "
+        "for each layer and position.",
         recorded=True,
         methods=ATTENTION_METHODS,
     ),
@@ -435,7 +439,7 @@ class Options(Mapping[str, Any]):
         """
         values = {option.name: self[option.name] for option in OPTIONS if option.recorded}
         values["receptive_field"] = receptive_field
-        if self.edges == "value_norm":
+        if self.edges in MEASURED_EDGES:
             values["residual"] = "measured"
         return values
 
@@ -449,17 +453,20 @@ def _check_together(options: Options) -> None:
         raise OptionError(
             f"heads is {heads!r}, but edges='gradient' is a mean over heads; expected 'mean'"
         )
-    if edges == "value_norm":
-        if isinstance(heads, str) and heads != "mean":
-            raise OptionError(
-                f"heads is {heads!r}, but edges='value_norm' combines the vectors of all heads; "
-                "expected 'mean', or the index of one head"
-            )
-        if options.residual != 0.5:
-            raise OptionError(
-                f"residual is {options.residual!r}, but edges='value_norm' measures it; leave it "
-                "out"
-            )
+    if edges == "value_norm" and isinstance(heads, str) and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='value_norm' combines the vectors of all heads; "
+            "expected 'mean', or the index of one head"
+        )
+    if edges == "alti" and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='alti' adds up the vectors of all heads; expected "
+            "'mean'"
+        )
+    if edges in MEASURED_EDGES and options.residual != 0.5:
+        raise OptionError(
+            f"residual is {options.residual!r}, but edges={edges!r} measures it; leave it out"
+        )
 
 
 # ---- What is made from the table -----------------------------------------------------------------

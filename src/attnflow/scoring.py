@@ -138,8 +138,12 @@ class Scorer:
         return method != "raw" and self.has_receptive_field(receptive_field)
 
     def has_receptive_field(self, receptive_field: str | bool) -> bool:
-        """Whether the option asks for a receptive field; "auto" does for causal graphs."""
-        return receptive_field is True or (receptive_field == "auto" and self.graph.causal)
+        """Whether the option asks for a receptive field.
+
+        "auto" does for causal graphs whose residual is apart from their rows.
+        """
+        auto = self.graph.causal and _residual_is_apart(self.graph.residual)
+        return receptive_field is True or (receptive_field == "auto" and auto)
 
     def sees(self, position: int) -> int:
         """Return how many positions of the graph one can see, itself and all before included."""
@@ -308,9 +312,13 @@ class Batch:
             position + 1 if causal else length
             for position, length, causal in zip(positions, self._lengths, self.causal, strict=True)
         ]
+        apart = _residual_is_apart(self._residual)
         relative = [
             options.method != "raw"
-            and (options.receptive_field is True or (options.receptive_field == "auto" and causal))
+            and (
+                options.receptive_field is True
+                or (options.receptive_field == "auto" and causal and apart)
+            )
             for causal in self.causal
         ]
         read = self._read(options.method, layer, positions, seen, masks=any(relative))
@@ -564,6 +572,17 @@ def _offsets(attended: NDArray[np.bool_]) -> NDArray[np.bool_]:
     wide[:, :, :size] = attended[:, ::-1]
     shifted = wide.reshape(batch, -1)[:, : size * (2 * size - 1)]
     return np.asarray(shifted.reshape(batch, size, 2 * size - 1).any(axis=1))
+
+
+def _residual_is_apart(
+    residual: float | Sequence[NDArray[np.float64]] | NDArray[np.float64],
+) -> bool:
+    """Whether the residual has a share of its own; ALTI's rows hold it, and its share is 0.
+
+    Uniform attention without a residual would put nearly all of a deep rollout on the first token,
+    and is nothing to compare such rows with.
+    """
+    return isinstance(residual, float) or any(bool(layer.any()) for layer in residual)
 
 
 def _relative_to(uniform: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:

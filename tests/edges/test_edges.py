@@ -680,7 +680,7 @@ def test_a_model_whose_values_are_not_to_be_had_is_an_error_that_says_what_works
     explainer = Explainer(model, wordpiece_tokenizer(VOCABULARY))
     for edges in ("effective", "value_norm"):
         with pytest.raises(AttentionError, match=r"MPNet.*edges.*'attention'"):
-            explainer.explain(TEXT, edges=edges)
+            explainer.explain(TEXT, edges=edges, method="rollout")
 
 
 def test_the_command_line_names_all_edges(capsys):

@@ -3,7 +3,8 @@
 One mechanism serves every architecture: `transformers` lets an attention function be registered,
 and calls it for every layer. Where a model does not take part in that, its own attention output is
 read. `contribute` runs the model with everything that multiplies held at its value, forward and
-backward, and returns what each position adds to the answer. The model is not changed.
+backward, and returns what each position adds to the answer; `alti_logit` what attention to each
+position adds. The model is not changed.
 
 This package needs torch and transformers, and is not imported by ``import attnflow``.
 """
@@ -11,6 +12,7 @@ This package needs torch and transformers, and is not imported by ``import attnf
 from attnflow.errors import MissingExtraError
 
 try:
+    from attnflow.capture.alti_logit import AltiLogit, alti_logit
     from attnflow.capture.forward import Captured, capture
     from attnflow.capture.frozen import Contributions, Step, contribute
     from attnflow.capture.pair import CapturedPair, capture_pair
@@ -21,10 +23,12 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "AltiLogit",
     "Captured",
     "CapturedPair",
     "Contributions",
     "Step",
+    "alti_logit",
     "capture",
     "capture_pair",
     "contribute",

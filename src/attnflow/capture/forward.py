@@ -15,6 +15,7 @@ from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
 from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
 from attnflow.errors import AttentionError, OptionError
+from attnflow.options import MEASURED_EDGES
 
 
 class Captured(NamedTuple):
@@ -27,7 +28,8 @@ class Captured(NamedTuple):
             positions are still there.
         outputs: What the model returned, without attention weights of its own.
         residuals: For ``edges="value_norm"`` the share of the residual connection in each layer,
-            float64 of shape (B, n), on the CPU. None otherwise.
+            float64 of shape (B, n), on the CPU; for ``edges="alti"``, whose rows hold the residual,
+            zeros. None otherwise.
     """
 
     layers: list[torch.Tensor]
@@ -65,11 +67,13 @@ def capture(
             of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
             keeps the heads apart.
         edges: What the layers hold: "attention"; "effective", the part of each head's attention
-            that its values let through (`attnflow.edges.effective`); or "value_norm", the norms of
+            that its values let through (`attnflow.edges.effective`); "value_norm", the norms of
             the vectors that attention adds up, with the residual's share measured
-            (`attnflow.edges.value_norm`). Value norms add up the heads by themselves: `heads` is
-            "mean", or the index of the only head to use. The last two hold all heads of one layer
-            at a time, and do not go with `score`.
+            (`attnflow.edges.value_norm`); or "alti", how near those vectors, the residual's
+            included, come to the layer's output (`attnflow.edges.alti`). The last two add up the
+            heads by themselves: `heads` is "mean", or for value norms the index of the only head to
+            use. All but "attention" hold all heads of one layer at a time, and do not go with
+            `score`.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -108,7 +112,7 @@ def capture(
             outputs = run_recorded(model, given, recording)
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
-        _check_depth(model, recording)
+        check_depth(model, recording)
         if score is None:
             return Captured(recording.layers, outputs)
         values = check_score(score(outputs), size.items)
@@ -139,9 +143,9 @@ def _capture_edges(
             f"edges={edges!r} is not supported for {name}: the values of its attention cannot be "
             "captured; use edges='attention'"
         )
-    _check_depth(model, recording)
+    check_depth(model, recording)
     return Captured(
-        recording.layers, outputs, recording.residuals if edges == "value_norm" else None
+        recording.layers, outputs, recording.residuals if edges in MEASURED_EDGES else None
     )
 
 
@@ -313,6 +317,11 @@ def check_options(model: torch.nn.Module, heads: Any, score: Any, edges: Any) ->
     choice(edges, "edges", EDGES)
     if edges != "attention" and score is not None:
         raise OptionError(f"score requires edges='attention'; edges is {edges!r}")
+    if edges == "alti" and heads != "mean":
+        raise OptionError(
+            f"heads is {heads!r}, but edges='alti' adds up the vectors of all heads; expected "
+            "'mean'"
+        )
     if edges == "value_norm" and (heads is None or (isinstance(heads, str) and heads != "mean")):
         raise OptionError(
             f"heads is {heads!r}, but edges='value_norm' combines the vectors of all heads; "
@@ -369,7 +378,8 @@ def input_size(inputs: Any) -> _Size:
     return _Size(main.shape[0], lead.numel(), None if "pixel_values" in inputs else tokens)
 
 
-def _check_depth(model: torch.nn.Module, recording: Recording) -> None:
+def check_depth(model: torch.nn.Module, recording: Recording) -> None:
+    """Check that attention was computed as often as the model has layers."""
     config = _text_config(model)
     depth = getattr(config, "num_hidden_layers", None)
     if not isinstance(depth, int):

@@ -21,6 +21,7 @@ from attnflow.capture.forward import (
 from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
+from attnflow.options import MEASURED_EDGES
 
 
 class CapturedPair(NamedTuple):
@@ -39,7 +40,8 @@ class CapturedPair(NamedTuple):
         outputs: What the model returned, without attention weights of its own.
         residuals: For ``edges="value_norm"`` the shares of the residual connections: those of the
             encoder's layers, each float64 of shape (B, n), of the decoder's self-attention and of
-            its cross-attention, each of shape (B, m). None otherwise.
+            its cross-attention, each of shape (B, m). For ``edges="alti"`` the same, zeros but for
+            cross-attention: rows of self-attention hold the residual. None otherwise.
     """
 
     encoder: list[torch.Tensor]
@@ -76,8 +78,9 @@ def capture_pair(
             is given, the layers hold the gradient-weighted attention instead: the mean over heads
             of ``relu(d score / d A * A)``, not normalised. Of `heads`, only None matters then: it
             keeps the heads apart.
-        edges: What the layers hold: "attention", "effective" or "value_norm", as in `capture`. A
-            row of cross-attention is all zeros where nothing of it reaches the position.
+        edges: What the layers hold: "attention", "effective", "value_norm" or "alti", as in
+            `capture`. A row of cross-attention is all zeros where nothing of it reaches the
+            position.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -214,7 +217,7 @@ class _PairRecording:
         self,
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None:
         """Return the shares of the residual in each part, if they were measured."""
-        if self._edges != "value_norm":
+        if self._edges not in MEASURED_EDGES:
             return None
         encoder, decoder, cross = (part.residuals for part in self._watching)
         return encoder, decoder, cross

@@ -9,10 +9,10 @@ projection's output, is what another module gets next, or is part of what the mo
 fits, an error is raised.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -20,11 +20,19 @@ from transformers.pytorch_utils import Conv1D
 from attnflow.capture.interface import RECORDING, Recorder
 from attnflow.capture.recording import Recording, fuse_heads
 from attnflow.checks import BFLOAT16_ROW_TOLERANCE, resolve_index
+from attnflow.edges.alti import Block, Norm, alti_rows, linearised
 from attnflow.edges.effective import effective_rows
 from attnflow.edges.value_norm import value_norms
 from attnflow.errors import AttentionError
 
-EDGES: Final = ("attention", "effective", "value_norm")
+EDGES: Final = ("attention", "effective", "value_norm", "alti")
+# How much the parts of a layer may miss its output, relative to it, and where the model computes in
+# float16 or bfloat16.
+INCOMPLETE: Final = 1e-3
+INCOMPLETE_HALF: Final = 1e-1
+# So many linear layers are remembered: query, key and value, and what else of positions there may
+# be.
+LINEAR_LAYERS: Final = 8
 
 
 class Watcher(Recorder, Protocol):
@@ -48,6 +56,14 @@ class _Running:
     before: torch.Tensor | None = None
 
 
+class _Linear(NamedTuple):
+    """A linear layer that has run, its input and what it returned."""
+
+    module: torch.nn.Module
+    given: torch.Tensor | None
+    returned: torch.Tensor
+
+
 @dataclass(eq=False)
 class _Pending:
     """An attention layer that has run, until its projection and its residual are found.
@@ -58,10 +74,16 @@ class _Pending:
         output: Its output.
         around: The modules that it ran in.
         candidates: What the output may be added to.
+        before: The linear layers that ran before it.
         linear: The projection.
         projection: The projection's weights, of shape (H, d, D).
+        bias: The projection's bias, of shape (D,), if it has one.
         added: The projection's output.
         others: What modules returned that ran after the projection.
+        norms: The norms that the projection's output went through.
+        residual: What it is added to.
+        after: The module that the sum is given to, if it may normalise what is carried on.
+        normed: That module as a norm, its input and what it returned.
     """
 
     weights: torch.Tensor
@@ -69,36 +91,43 @@ class _Pending:
     output: torch.Tensor
     around: list[_Running]
     candidates: list[torch.Tensor | None]
+    before: list[_Linear]
     linear: torch.nn.Module | None = None
     projection: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
     added: torch.Tensor | None = None
     others: list[torch.Tensor] = field(default_factory=list)
+    norms: list[Norm] = field(default_factory=list)
+    residual: torch.Tensor | None = None
+    after: torch.nn.Module | None = None
+    normed: tuple[Norm, torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass(eq=False)
 class EdgeRecording(Recording):
-    """Takes each layer's edges, effective attention or value norms, instead of its weights.
+    """Takes each layer's edges, such as effective attention or value norms, not its weights.
 
     Args:
         model: The model's name, for errors.
         batch: The number of items that each layer must have.
         tokens: The number of tokens that each layer must have, or None to go by the first layer.
         heads: The head fusion, the index of a head, or None to keep all heads.
-        edges: "effective" or "value_norm". The second adds up heads by itself: `heads` is "mean",
-            which stands for all of them, or the index of one.
+        edges: "effective", "value_norm" or "alti". The last two add up heads by themselves: `heads`
+            is "mean", which stands for all of them, or, for value norms, the index of one.
         cross: Whether it is attention to the outputs of an encoder.
 
     Attributes:
         layers: The edges of each layer so far, as rows that sum to 1. Cross-attention that adds
             nothing to a position is a row of zeros.
-        residuals: For "value_norm", the share of the residual in each layer so far, float64 of
-            shape (B, n).
+        residuals: For "value_norm" and "alti", the share of the residual in each layer so far,
+            float64 of shape (B, n).
     """
 
     edges: str = "effective"
     cross: bool = False
     residuals: list[torch.Tensor] = field(default_factory=list)
     _running: list[_Running] = field(default_factory=list)
+    _linears: list[_Linear] = field(default_factory=list)
     _pending: _Pending | None = None
 
     def take(
@@ -119,7 +148,10 @@ class EdgeRecording(Recording):
         values = values.detach().repeat_interleave(groups, dim=1)
         around = list(self._running)
         candidates = [outer.given for outer in around] + [outer.before for outer in around]
-        self._pending = _Pending(weights.detach(), values, output.detach(), around, candidates)
+        self._pending = _Pending(
+            weights.detach(), values, output.detach(), around, candidates, self._linears
+        )
+        self._linears = []
 
     def check_done(self) -> None:
         """Check that no layer's edges are outstanding.
@@ -128,6 +160,10 @@ class EdgeRecording(Recording):
             AttentionError: If what an attention layer's output met could not be told.
         """
         if self._pending is None:
+            return
+        if self._pending.normed is not None:
+            # Nothing else was carried on before the next attention.
+            self._carry(self._pending, normed=True)
             return
         missing = (
             "no linear layer takes its attention's output as it is"
@@ -144,15 +180,18 @@ class EdgeRecording(Recording):
         """Note that a module is about to run on an input."""
         pending = self._pending
         if pending is not None and given is not None:
-            if pending.added is not None:
+            if pending.residual is not None:
+                self._follow(pending, given)
+            elif pending.added is not None:
                 for candidate in pending.candidates:
-                    if _is_sum(given, candidate, pending.added):
-                        self._finish(pending, candidate)
+                    if candidate is not None and is_sum(given, candidate, pending.added):
+                        self._meet(pending, candidate, module, given)
                         break
             elif pending.projection is None and _projects(module, given, pending.output):
                 heads, size = pending.output.shape[-2:]
                 pending.linear = module
                 pending.projection = _matrix(module).reshape(heads, size, -1)
+                pending.bias = None if module.bias is None else module.bias.detach()
                 if self.edges == "effective":
                     self._finish(pending, None)
         self._running.append(_Running(given))
@@ -162,10 +201,23 @@ class EdgeRecording(Recording):
         entered = self._running.pop()
         if self._running:
             self._running[-1].before = entered.given
+        if returned is not None and _is_linear(module):
+            linear = _Linear(module, entered.given, returned.detach())
+            self._linears = [*self._linears[1 - LINEAR_LAYERS :], linear]
         pending = self._pending
         if pending is None or returned is None:
             return
-        if module is pending.linear and pending.added is None:
+        if pending.residual is not None:
+            if module is pending.after and pending.normed is None and entered.given is not None:
+                norm = linearised(module, entered.given, returned)
+                if norm is None:
+                    self._finish(pending, pending.residual, entered.given)
+                else:
+                    pending.normed = norm, entered.given, returned.detach()
+                    pending.others.clear()
+            elif not self._follow(pending, returned) and returned.shape == pending.residual.shape:
+                pending.others.append(returned.detach())
+        elif module is pending.linear and pending.added is None:
             pending.added = returned.detach()
         elif pending.added is not None:
             scale: Any = getattr(module, "lambda1", None)
@@ -179,17 +231,93 @@ class EdgeRecording(Recording):
                 # A learnt scale of each dimension, as in DINOv2, is part of the projection.
                 pending.added = returned.detach()
                 pending.projection = pending.projection * scale.detach()
+                pending.bias = None if pending.bias is None else pending.bias * scale.detach()
+                return
+            if self.edges == "alti" and self._normalises(pending, module, entered.given, returned):
                 return
             around = any(entered is outer for outer in pending.around)
-            if around and any(
-                _is_sum(returned, entered.given, pending.added, other) for other in pending.others
-            ):
-                self._finish(pending, entered.given)
-            elif returned.shape == pending.added.shape:
+            for other in pending.others if around else ():
+                if is_sum(returned, entered.given, pending.added, other):
+                    self._finish(pending, entered.given, returned - other)
+                    return
+            if returned.shape == pending.added.shape:
                 pending.others.append(returned.detach())
 
-    def _finish(self, pending: _Pending, residual: torch.Tensor | None) -> None:
-        """Turn a layer into edges."""
+    def _normalises(
+        self,
+        pending: _Pending,
+        module: torch.nn.Module,
+        given: torch.Tensor | None,
+        returned: torch.Tensor,
+    ) -> bool:
+        """Whether a module is a norm of the projection's output, as in Gemma 2; it is kept then."""
+        added = pending.added
+        if given is None or added is None or any(True for _ in module.children()):
+            return False
+        if not torch.equal(given, added) or torch.equal(returned, added):
+            return False
+        norm = linearised(module, given, returned.detach())
+        if norm is None:
+            return False
+        pending.norms.append(norm)
+        pending.added = returned.detach()
+        return True
+
+    def _meet(
+        self,
+        pending: _Pending,
+        residual: torch.Tensor,
+        module: torch.nn.Module,
+        total: torch.Tensor,
+    ) -> None:
+        """Take what the projection's output is added to, and the module that the sum is given to.
+
+        If a layer reads its residual through a norm, the sum is what is carried on. If it reads it
+        as it is, what follows has to tell whether the sum is normalised first.
+        """
+        if self.edges == "alti":
+            if isinstance(module, torch.nn.Dropout | torch.nn.Identity):
+                return
+            reads = [linear.given for linear in pending.before if linear.given is not None]
+            alone = not any(True for _ in module.children())
+            if alone and any(torch.equal(given, residual) for given in reads):
+                pending.residual, pending.after = residual, module
+                return
+        self._finish(pending, residual, total)
+
+    def _follow(self, pending: _Pending, seen: torch.Tensor) -> bool:
+        """See whether a sum, or what a norm made of it, is carried on; the layer is done then."""
+        if pending.normed is None:
+            return False
+        _, total, output = pending.normed
+        for carried, normed in ((total, False), (output, True)):
+            if any(is_sum(seen, carried, other) for other in pending.others):
+                self._carry(pending, normed=normed)
+                return True
+        return False
+
+    def _carry(self, pending: _Pending, *, normed: bool) -> None:
+        """Finish a layer whose sum was given to a norm, which is part of it or not."""
+        if pending.normed is not None:
+            norm, total, output = pending.normed
+            outer = [norm] if normed else []
+            self._finish(pending, pending.residual, output if normed else total, outer)
+
+    def _finish(
+        self,
+        pending: _Pending,
+        residual: torch.Tensor | None,
+        output: torch.Tensor | None = None,
+        outer: Sequence[Norm] = (),
+    ) -> None:
+        """Turn a layer into edges.
+
+        Args:
+            pending: The layer.
+            residual: What its output is added to, if that was looked for.
+            output: What the layer gives out, after its norms.
+            outer: The norms of the sum.
+        """
         self._pending = None
         weights, values, projection = pending.weights, pending.values, pending.projection
         if projection is None:
@@ -205,12 +333,38 @@ class EdgeRecording(Recording):
                 fused = fused / torch.where(sums > 0, sums, 1.0)
             self.layers.append(fused.to(kind).cpu())
             return
+        if self.edges == "alti" and output is not None:
+            exact = output.dtype in (torch.float32, torch.float64)
+            block = _block(pending, projection, residual, output.detach(), outer)
+            self._add(block, INCOMPLETE if exact else INCOMPLETE_HALF)
+            return
         if self.heads != "mean":
             head = resolve_index(self.heads, weights.shape[1], "heads", "heads")
             weights, values = weights[:, [head]], values[:, [head]]
             projection = projection[[head]]
         rows, shares = value_norms(weights, values, projection, residual, cross=self.cross)
         self.layers.append(rows.to(kind).cpu())
+        self.residuals.append(shares.cpu())
+
+    def _add(self, block: Block, limit: float) -> None:
+        """Take a layer whose vectors are known.
+
+        Args:
+            block: The layer.
+            limit: How much the vectors may miss what the layer gives out, relative to it.
+
+        Raises:
+            AttentionError: If they do not add up to it.
+        """
+        error = block.error()
+        if error > limit:
+            raise AttentionError(
+                f"edges='alti' is not supported for layer {len(self.layers) + 1} of {self.model}: "
+                f"its vectors do not add up to its output, off by {error:.2g} of it; at most "
+                f"{limit:.1g} is rounding. edges='attention' works"
+            )
+        rows, shares = alti_rows(block, cross=self.cross)
+        self.layers.append(rows.to(block.weights.dtype).cpu())
         self.residuals.append(shares.cpu())
 
 
@@ -224,8 +378,6 @@ class OwnEdgeRecording(EdgeRecording):
     """
 
     _weights: torch.Tensor | None = None
-    # What linear layers returned since the last attention.
-    _returned: list[torch.Tensor] = field(default_factory=list)
 
     def enter(self, module: torch.nn.Module, given: torch.Tensor | None) -> None:
         """Note that a module is about to run on an input."""
@@ -233,21 +385,13 @@ class OwnEdgeRecording(EdgeRecording):
             self._weights = given.detach()
         elif given is not None and self._weights is not None and _is_linear(module):
             weights = self._weights
-            values = [_values(weights, returned, given) for returned in reversed(self._returned)]
+            values = [_values(weights, linear.returned, given) for linear in self._linears[::-1]]
             for found in (value for value in values if value is not None):
                 size = found.shape[-1]
                 self.take(module, weights, found, given.unflatten(-1, (weights.shape[1], size)))
                 self._weights = None
-                self._returned.clear()
                 break
         super().enter(module, given)
-
-    def leave(self, module: torch.nn.Module, returned: torch.Tensor | None) -> None:
-        """Note that a module has run and what it returned."""
-        if returned is not None and self._weights is None and _is_linear(module):
-            # Query, key and value, and what else of positions there may be.
-            self._returned = [*self._returned[-7:], returned.detach()]
-        super().leave(module, returned)
 
 
 @contextmanager
@@ -315,6 +459,49 @@ def _values(
     return values if bool(((found - product).abs() <= limit).all()) else None
 
 
+def _block(
+    pending: _Pending,
+    projection: torch.Tensor,
+    residual: torch.Tensor,
+    output: torch.Tensor,
+    outer: Sequence[Norm],
+) -> Block:
+    """Return a layer whose projection and residual are known, without its biases."""
+    weights, values = pending.weights, pending.values
+    kind = torch.promote_types(weights.dtype, torch.float32)
+    own = _value_bias(pending).to(kind)
+    projection = projection.to(kind)
+    bias = torch.einsum("bhn,hd,hdx->bnx", weights.to(kind).sum(dim=-1), own, projection)
+    return Block(
+        weights.to(kind),
+        values.to(kind) - own[:, None],
+        projection,
+        residual.to(kind),
+        bias if pending.bias is None else bias + pending.bias.to(kind),
+        output.to(kind),
+        pending.norms,
+        outer,
+    )
+
+
+def _value_bias(pending: _Pending) -> torch.Tensor:
+    """Return the bias in the values of each head, of shape (H, d).
+
+    The values are among what a linear layer returned, alone or with queries and keys, in any order.
+    If they are not, as where values are normalised, they have no bias that could be told apart.
+    """
+    values = pending.values
+    flat = values.transpose(1, 2).flatten(-2)
+    for module, _, returned in reversed(pending.before):
+        if module.bias is None or returned.shape[:-1] != flat.shape[:-1]:
+            continue
+        # Where each number of the first position is, and then whether it is so in all of them.
+        places = (returned[0, 0] == flat[0, 0, :, None]).int().argmax(dim=-1)
+        if torch.equal(returned[..., places], flat):
+            return module.bias.detach()[places].reshape(values.shape[1], -1)
+    return torch.zeros_like(values[0, :, 0])
+
+
 def _projects(module: torch.nn.Module, given: torch.Tensor, output: torch.Tensor) -> bool:
     """Whether a module is a linear layer that is given what attention returned."""
     return (
@@ -327,7 +514,7 @@ def _projects(module: torch.nn.Module, given: torch.Tensor, output: torch.Tensor
     )
 
 
-def _is_sum(total: torch.Tensor, *parts: torch.Tensor | None) -> bool:
+def is_sum(total: torch.Tensor, *parts: torch.Tensor | None) -> bool:
     """Whether a tensor is the sum of others, as nearly as its type allows."""
     result = torch.zeros_like(total, dtype=torch.float64)
     size = torch.zeros_like(result)

@@ -6,7 +6,8 @@ to the answer, without reading the attention:
 - `blank_out`: how much the answer's probability changes when a token is replaced;
 - `input_gradient`: how much it changes with the token's embedding;
 - `gradient_x_input`: the same, times the embedding;
-- `gradient_norm`: the norm of the gradient, where `input_gradient` takes its sum.
+- `gradient_norm`: the norm of the gradient, where `input_gradient` takes its sum;
+- `integrated_gradients`: the gradient along a path from a baseline to the input.
 
 Running a model needs torch and transformers; importing this package does not import them.
 """
@@ -19,17 +20,27 @@ from attnflow.checks import choice
 from attnflow.errors import OptionError
 from attnflow.importance.blank_out import blank_out
 from attnflow.importance.gradient import gradient_norm, gradient_x_input, input_gradient
+from attnflow.importance.integrated import Integrated, integrate, integrated_gradients
 
 __all__ = [
     "REFERENCES",
+    "Integrated",
     "blank_out",
     "gradient_norm",
     "gradient_x_input",
     "importance",
     "input_gradient",
+    "integrate",
+    "integrated_gradients",
 ]
 
-REFERENCES: Final = ("blank_out", "input_gradient", "gradient_x_input", "gradient_norm")
+REFERENCES: Final = (
+    "blank_out",
+    "input_gradient",
+    "gradient_x_input",
+    "gradient_norm",
+    "integrated_gradients",
+)
 
 
 def importance(
@@ -38,6 +49,7 @@ def importance(
     *,
     reference: str = "blank_out",
     target: Any = None,
+    contrast: Any = None,
     position: int | str = "auto",
     replacement: int | str = "auto",
     batch_size: int = 64,
@@ -49,10 +61,12 @@ def importance(
         explainer: An `attnflow.Explainer` whose model classifies or is a language model.
         inputs: What `Explainer.explain` takes: a text, or a list of texts; for an encoder-decoder
             source texts, or tuples of a source and the target so far; for a vision model images.
-        reference: "blank_out", "input_gradient", "gradient_x_input" or "gradient_norm"; the
-            functions of these names say what they compute.
+        reference: "blank_out", "input_gradient", "gradient_x_input", "gradient_norm" or
+            "integrated_gradients"; the functions of these names say what they compute.
         target: The class, by name or index, or the token. For a list of texts it may be a list, one
             for each. None is what the model predicts.
+        contrast: The class or token that the target is compared with, or a list of them: the
+            difference of the two logits is what tokens matter to. None is none.
         position: Where a language model is asked, as in `Explainer.explain`.
         replacement: What replaces a token: "unk", "mask", a token of the vocabulary, or its id.
             "auto" is UNK if the tokenizer has one, and else MASK. Only for "blank_out".
@@ -80,6 +94,7 @@ def importance(
     """
     options = {
         "target": target,
+        "contrast": contrast,
         "position": position,
         "batch_size": batch_size,
         "truncate": truncate,
@@ -96,5 +111,6 @@ def importance(
         "input_gradient": input_gradient,
         "gradient_x_input": gradient_x_input,
         "gradient_norm": gradient_norm,
+        "integrated_gradients": integrated_gradients,
     }
     return functions[reference](explainer, inputs, **options)

@@ -23,6 +23,7 @@ def blank_out(
     inputs: Any,
     *,
     target: Any = None,
+    contrast: Any = None,
     position: int | str = "auto",
     replacement: int | str = "auto",
     batch_size: int = 64,
@@ -31,7 +32,8 @@ def blank_out(
     """Replace each token in turn, and measure what becomes of the model's answer.
 
     The importance of token t is ``|p(y) - p(y with t replaced)|``, where p is the model's
-    probability and y the class or token that it predicts for the whole text, or the `target`.
+    probability and y the class or token that it predicts for the whole text, or the `target`. With
+    a `contrast`, the difference of the two logits takes the place of the probability.
 
     Every token is replaced, special tokens too. A token that is the replacement already gets 0, and
     so does a token that comes after the position of a causal model, which cannot see it. A masked
@@ -53,6 +55,8 @@ def blank_out(
             source texts, or tuples of a source and the target so far; for a vision model images.
         target: The class, by name or index, or the token. For a list of texts it may be a list, one
             for each. None is what the model predicts.
+        contrast: The class or token that the target is compared with, or a list of them. None is
+            none.
         position: Where a language model is asked, as in `Explainer.explain`. A classifier has one
             answer wherever it is asked.
         replacement: What replaces a token: "unk", "mask", a token of the vocabulary, or its id.
@@ -80,7 +84,9 @@ def blank_out(
         2
     """
     check_batch_size(batch_size)
-    readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
+    readings, many = read(
+        explainer, inputs, target=target, contrast=contrast, position=position, truncate=truncate
+    )
     adapter = explainer.adapter
     fill = adapter.fill(replacement)
     whole = ask(explainer, readings, batch_size)
@@ -94,5 +100,8 @@ def blank_out(
                     yield (index, token), adapter.replaced(asked, [token], fill)
 
     for (index, token), answer in answers(explainer, variants(), batch_size):
-        results[index][token] = abs(whole[index].probability - answer.probability)
+        if readings[index].contrast is None:
+            results[index][token] = abs(whole[index].probability - answer.probability)
+        else:
+            results[index][token] = abs(whole[index].value - answer.value)
     return results if many else results[0]

@@ -9,9 +9,9 @@ any direction, can make (Simonyan et al., "Deep Inside Convolutional Networks", 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from attnflow.errors import ModelError
 from attnflow.importance.reading import check_batch_size, read
 from attnflow.models import Explainer
 from attnflow.models.adapter import Reading
-from attnflow.models.answers import batches, log_odds, run, targets_of
+from attnflow.models.answers import batches, log_odds, run, targets_of, values
 
 # A backward pass keeps the activations of every layer, so fewer positions run together.
 GRADIENT_POSITIONS: Final = 512
@@ -31,6 +31,7 @@ def input_gradient(
     inputs: Any,
     *,
     target: Any = None,
+    contrast: Any = None,
     position: int | str = "auto",
     batch_size: int = 64,
     truncate: bool = False,
@@ -43,6 +44,8 @@ def input_gradient(
     Some models scale their embeddings in that module (BART, Gemma), others after it (Marian), most
     not at all; a scale that all tokens share changes no ranks. For a vision model, x[t] is what
     enters the first layer: a patch, or a special token, with its position.
+
+    With a `contrast`, the difference of the two logits takes the place of the probability.
 
     Tokens that come after the position of a causal model get 0: it cannot see them.
 
@@ -57,6 +60,8 @@ def input_gradient(
         inputs: What `Explainer.explain` takes.
         target: The class, by name or index, or the token. For a list of texts it may be a list, one
             for each. None is what the model predicts.
+        contrast: The class or token that the target is compared with, or a list of them. None is
+            none.
         position: Where a language model is asked, as in `Explainer.explain`.
         batch_size: How many texts run together at most; long ones are fewer.
         truncate: Cut a text that is longer than the model takes, instead of an error.
@@ -77,7 +82,7 @@ def input_gradient(
         >>> [len(one) for one in input_gradient(explainer, ["the keys to the door", "the key"])]
         [6, 3]
     """
-    return _importance("sum", explainer, inputs, target, position, batch_size, truncate)
+    return _importance("sum", explainer, inputs, target, contrast, position, batch_size, truncate)
 
 
 def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
@@ -129,27 +134,77 @@ def _importance(
     explainer: Any,
     inputs: Any,
     target: Any = None,
+    contrast: Any = None,
     position: int | str = "auto",
     batch_size: int = 64,
     truncate: bool = False,
 ) -> Any:
     check_batch_size(batch_size)
-    readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
+    readings, many = read(
+        explainer, inputs, target=target, contrast=contrast, position=position, truncate=truncate
+    )
     modules = explainer.adapter.embeddings()
     results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
     for batch in batches(explainer, enumerate(readings), batch_size, GRADIENT_POSITIONS):
         together = [reading for _, reading in batch]
-        values = _differentiate(explainer, together, modules, reduce)
-        for (index, _), row in zip(batch, values, strict=True):
+        found = differentiate(explainer, together, modules)
+        for (index, _), row in zip(batch, _reduced(found, reduce), strict=True):
             # What is left over are tokens that the answer cannot depend on.
             results[index][: len(row)] = row
     return results if many else results[0]
 
 
-def _differentiate(
-    explainer: Explainer, readings: list[Reading], modules: list[Any], reduce: str
-) -> NDArray[np.float64]:
-    """Return the importance of the tokens of readings of one shape, of shape (B, n)."""
+def _reduced(found: Differentiated, reduce: str) -> NDArray[np.float64]:
+    """Return the importance of each token, of shape (B, n)."""
+    import torch
+
+    parts = []
+    for embedding, gradient in zip(found.embeddings, found.gradients, strict=True):
+        exact = gradient * embedding if reduce == "product" else gradient
+        values = exact.norm(dim=-1) if reduce == "norm" else exact.sum(dim=-1).abs()
+        parts.append(found.slopes[:, None] * values)
+    result: NDArray[np.float64] = torch.cat(parts, dim=1).numpy()
+    return result
+
+
+class Differentiated(NamedTuple):
+    """The answers of readings of one shape, and their gradients; float64 and on the CPU.
+
+    Attributes:
+        targets: The target of each of the B readings.
+        answers: The log-odds of the target, or where there is a contrast the difference of logits,
+            of shape (B,).
+        slopes: What turns a change of an answer into one of the target's probability, of shape
+            (B,). It is 1 where there is a contrast.
+        embeddings: The embeddings of the tokens, source before target, each of shape (B, n, D).
+        gradients: The gradients of the answers by them.
+    """
+
+    targets: list[int]
+    answers: Any
+    slopes: Any
+    embeddings: list[Any]
+    gradients: list[Any]
+
+
+def differentiate(
+    explainer: Explainer,
+    readings: list[Reading],
+    modules: list[Any],
+    replaced: Callable[[int, Any], Any] | None = None,
+) -> Differentiated:
+    """Differentiate the answers to readings of one shape by the embeddings of their tokens.
+
+    Args:
+        explainer: The explainer.
+        readings: The B readings.
+        modules: The modules whose outputs are the embeddings.
+        replaced: A function that gives what the model reads in place of embeddings, from which of
+            the calls of those modules it is, counted from 0, and what it returned.
+
+    Raises:
+        ModelError: If no gradient reaches the embeddings.
+    """
     import torch
 
     from attnflow.capture.borrow import borrowed
@@ -157,15 +212,18 @@ def _differentiate(
     name = type(explainer.model).__name__
     with torch.inference_mode(False), torch.enable_grad():
         # Borrowed first: no other thread may run the model while the hooks are set.
-        with borrowed(explainer.model, None), _watched(modules) as embeddings:
+        with borrowed(explainer.model, None), _watched(modules, replaced) as embeddings:
             logits = run(explainer, readings)
         _check_calls(name, embeddings, explainer.adapter.embedded(readings[0]))
-        odds = log_odds(explainer, targets_of(explainer, readings, logits), logits)
+        targets = targets_of(explainer, readings, logits)
+        contrasted = torch.tensor([reading.contrast is not None for reading in readings])
+        odds = log_odds(explainer, targets, logits)
+        answers = torch.where(contrasted, values(explainer, readings, targets, logits), odds)
         gradients: Any = [None]
-        if odds.requires_grad:
+        if answers.requires_grad:
             # Not backward(), which would leave gradients behind in the parameters. Readings do not
             # see each other, so the gradient of the sum is each one's own.
-            gradients = torch.autograd.grad(odds.sum(), embeddings, allow_unused=True)
+            gradients = torch.autograd.grad(answers.sum(), embeddings, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise ModelError(
             f"no gradient reaches the embeddings of {name}: part of its forward pass turns "
@@ -173,26 +231,28 @@ def _differentiate(
         )
     # The log-odds are differentiated, whose gradient does not vanish where p is nearly 0 or 1, and
     # dp = p (1 - p) dlog-odds.
-    slope = (odds.sigmoid() * (-odds).sigmoid()).detach()
-    parts = []
-    for embedding, gradient in zip(embeddings, gradients, strict=True):
-        exact = torch.zeros_like(embedding) if gradient is None else gradient
-        exact = exact.to("cpu", torch.float64)
-        if reduce == "product":
-            exact = exact * embedding.detach().to("cpu", torch.float64)
-        values = exact.norm(dim=-1) if reduce == "norm" else exact.sum(dim=-1).abs()
-        parts.append(slope[:, None] * values)
-    result: NDArray[np.float64] = torch.cat(parts, dim=1).numpy()
-    return result
+    slopes = torch.where(contrasted, 1.0, odds.sigmoid() * (-odds).sigmoid()).detach()
+    exact = [embedding.detach().to("cpu", torch.float64) for embedding in embeddings]
+    return Differentiated(
+        targets,
+        answers.detach(),
+        slopes,
+        exact,
+        [
+            torch.zeros_like(one) if gradient is None else gradient.to("cpu", torch.float64)
+            for one, gradient in zip(exact, gradients, strict=True)
+        ],
+    )
 
 
 @contextmanager
-def _watched(modules: list[Any]) -> Iterator[list[Any]]:
+def _watched(modules: list[Any], replaced: Callable[[int, Any], Any] | None) -> Iterator[list[Any]]:
     """Cut the graph at the outputs of some modules, and give those outputs as they come."""
     found: list[Any] = []
 
     def cut(_module: Any, _inputs: Any, output: Any) -> Any:
-        found.append(output.detach().requires_grad_())
+        read = output if replaced is None else replaced(len(found), output)
+        found.append(read.detach().requires_grad_())
         return found[-1]
 
     handles = [module.register_forward_hook(cut) for module in modules]

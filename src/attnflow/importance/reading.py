@@ -59,7 +59,7 @@ def read(
             )
         asked[name] = list(given) if one_each else [given] * len(items)
     questions = [
-        Question(position, adapter.target(target), adapter.target(contrast))
+        Question(position, adapter.target(target), adapter.target(contrast, "contrast"))
         for target, contrast in zip(asked["target"], asked["contrast"], strict=True)
     ]
     adapter.check_position(position)

@@ -379,9 +379,9 @@ class ImageAdapter(Adapter):
                 for index in range(len(encoded.tokens))
             )
             target: Any = question.target
-            readings.append(
-                Reading(encoded.inputs, encoded.tokens, places, None, target, encoded.extra)
-            )
+            contrast: Any = question.contrast
+            inputs, tokens, extra = encoded.inputs, encoded.tokens, encoded.extra
+            readings.append(Reading(inputs, tokens, places, None, target, extra, contrast))
         return readings
 
     def changes(self, reading: Reading, token: int, fill: int) -> bool:

@@ -483,7 +483,10 @@ class PairAdapter(Adapter):
                 *placed(place + 1, len(said), "decoder_input_ids"),
             )
             target: Any = question.target
-            readings.append(Reading(inputs, encoded.tokens, places, place, target))
+            contrast: Any = question.contrast
+            readings.append(
+                Reading(inputs, encoded.tokens, places, place, target, contrast=contrast)
+            )
         return readings
 
     def embedding_modules(self) -> list[Any]:

@@ -352,9 +352,11 @@ class TextAdapter(Adapter):
         for text, question, place in zip(encoded, questions, found, strict=True):
             inputs, tokens = text.inputs, text.tokens
             target: Any = question.target
+            contrast: Any = question.contrast
             if self.task == "classification":
                 # One answer for the whole text, wherever it is read.
-                readings.append(Reading(inputs, tokens, placed(len(tokens)), None, target))
+                places = placed(len(tokens))
+                readings.append(Reading(inputs, tokens, places, None, target, contrast=contrast))
                 continue
             last = len(tokens) - 1 if place is None else place
             if self.task == "causal-lm" and last < len(tokens) - 1:
@@ -363,7 +365,7 @@ class TextAdapter(Adapter):
                 if causal:
                     inputs = {name: values[: last + 1] for name, values in inputs.items()}
             places = placed(len(inputs["input_ids"]), len(tokens))
-            readings.append(Reading(inputs, tokens, places, last, target))
+            readings.append(Reading(inputs, tokens, places, last, target, contrast=contrast))
         return readings
 
     def _is_causal(self, text: Encoded) -> bool:
