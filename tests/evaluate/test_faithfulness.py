@@ -123,9 +123,7 @@ def test_measures_are_as_worked_out_by_hand_where_words_add_up(adding, removal):
     assert result.aopc == pytest.approx(sum(p - logistic(x) for x in left) / 6, abs=1e-14)
     assert result.log_odds == pytest.approx(sum(x - 16.5 for x in removed) / 4, abs=1e-9)
     shares = [11.5, 9.0, 7.0, 5.25, 3.75, 2.5, 1.5, 0.75, 0.25, 0.0]
-    assert result.aopc_shares == pytest.approx(
-        sum(p - logistic(x) for x in shares) / 10, abs=1e-14
-    )
+    assert result.aopc_shares == pytest.approx(sum(p - logistic(x) for x in shares) / 10, abs=1e-14)
 
 
 def test_the_right_scores_are_more_faithful_than_any_others(adding):
@@ -194,7 +192,9 @@ def plain(explainer, text, scores, fill=None, fractions=FRACTIONS, shares=range(
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([left])).logits[0].double()
         if explainer.task == "masked-lm":
-            logits = logits[left.index(IDS["[MASK]"])]
+            # Before the mask, tokens may be gone, or replaced by further masks.
+            place = ids.index(IDS["[MASK]"])
+            logits = logits[place - (fill is None) * sum(i < place for i in gone)]
         elif explainer.task == "causal-lm":
             logits = logits[-1]
         return logits.softmax(-1).numpy()

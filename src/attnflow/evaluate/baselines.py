@@ -37,9 +37,9 @@ def baseline_scores(
             "position_reversed": earlier tokens score higher; its rank correlation is that of
             "position" with the opposite sign. "frequency": rarer tokens score higher, and tokens
             that are not in the table score highest. "first_token" and "last_token": the first or
-            the last token that is not special scores 1, and all others 0. "centre": patches nearer to the centre of the
-            image score higher, because photographs are often centred on their subject; special
-            tokens score lowest.
+            the last token that is not special scores 1, and all others score 0. "centre": patches
+            nearer to the centre of the image score higher, because photographs are often centred on
+            their subject; special tokens score lowest.
         tokens: The n tokens. Patches are named by row and column, such as "0,0".
         frequencies: How often each token occurs.
         seed: The seed of the random numbers.

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import TextError
-from attnflow.importance.answer import ask, read
+from attnflow.importance.reading import read
 from attnflow.models import Explainer
 from attnflow.models.adapter import Question
+from attnflow.models.answers import ask
 from attnflow.tokens import Span, Tokens
 
 PREFERS_OTHER: Final = "the model prefers the bad answer"

@@ -291,9 +291,7 @@ def _run(
     return results
 
 
-def _measure(
-    whole: Answer, found: dict[int, Answer], counts: list[list[int]]
-) -> Faithfulness:
+def _measure(whole: Answer, found: dict[int, Answer], counts: list[list[int]]) -> Faithfulness:
     steps, shares = counts
 
     def drop(step: int) -> float:
