@@ -367,6 +367,7 @@ def _measured(
             row["tokens"],
             frequencies=plan.frequencies,
             seed=(plan.seed, row["row"]),
+            special=row["special"],
         )
         agreeing = np.full((1 + len(guesses), len(plan.references), 2), np.nan)
         if explainer is not None:
@@ -396,6 +397,7 @@ def _stored_references(
         explainer,
         row["text"],
         plan,
+        len(encoded.tokens),
         target=options["target"],
         # The stored position counts source tokens too. That of an encoder-decoder does not.
         position=row["position"] - encoded.source,
