@@ -823,6 +823,9 @@ def read_only(
     """
     # C order makes sums over equal arrays equal to the last digit.
     array = np.array(values, dtype=np.float64, order="C")
+    if array.size == 0 and 0 in shape:
+        # Nested lists do not say what axes come after an empty one.
+        array = array.reshape(shape)
     if array.shape != shape:
         raise OptionError(f"{name} has shape {array.shape}; expected {shape}")
     if bound and (np.abs(array) > 1).any():

@@ -299,8 +299,7 @@ class Run(Resumable):
             for name in ("correlations", "baselines", *MEASURES)
             if name in first
         }
-        baselines = arrays.pop("baselines")
-        columns = (len(plan.drop_sink), len(plan.references), 2)
+        arrays["baseline_correlations"] = arrays.pop("baselines")
         relative = sum(record["related"] for record in records) * 2 > len(records)
         options = {
             name: getattr(plan, name)
@@ -335,7 +334,6 @@ class Run(Resumable):
             skipped=sorted([*self.skipped, *failed], key=lambda item: item.number),
             pending=self.total - self.done,
             notes=[ROUNDING_NOTE] if any(record.get("rounding") for record in records) else [],
-            baseline_correlations=baselines.reshape(len(records), len(plan.baselines), *columns),
             **arrays,
         )
 

@@ -336,7 +336,7 @@ def _standings(evaluation: Evaluation, measures: Sequence[str]) -> list[_Standin
         label = _name(evaluation, row) if kind == "method" else captions.spaced(row["method"])
         each = means[measures[0]]
         last = len(each) - 1
-        best = max(range(len(each)), key=lambda i: _height(each[i]["mean"]))
+        best = max(range(len(each)), key=lambda i: (_height(each[i]["mean"]), i))
         for place in dict.fromkeys((last, best)):
             layer = each[place]["layer"]
             name = label if layer is None else f"{label}, L{layer}"
@@ -391,7 +391,8 @@ def _evidence_comparisons(evaluation: Evaluation) -> Iterator[Table]:
     if rows:
         level = evaluation.options["level"]
         columns = ["", "MRR", f"{level:.0%} interval", "p"]
-        yield Table(f"{DIFFERENCES}, in the last layer", columns, rows)
+        title = DIFFERENCES.replace("Differences", "Differences in the last layer")
+        yield Table(title, columns, rows)
 
 
 def _name(evaluation: Evaluation, row: dict[str, Any]) -> str:
@@ -450,8 +451,11 @@ def _counts(evaluation: Evaluation) -> Iterator[str]:
     counts = evaluation.counts()
     if evaluation.evidence is not None or counts.keys() & set(LEFT_OUT):
         total, measured = counts.pop("texts"), counts.pop("measured")
-        left = "".join(f"; {count:,} left out, {reason}" for reason, count in counts.items())
-        yield f"{total:,} texts: {measured:,} measured{left}."
+        reasons = [
+            f"; {count:,} left out {'because' if reason in LEFT_OUT else 'for'} {reason}"
+            for reason, count in counts.items()
+        ]
+        yield f"{total:,} texts: {measured:,} measured{''.join(reasons)}."
     if evaluation.evidence is not None:
         yield (
             "MRR: the mean reciprocal rank of the best-ranked token of the evidence. Pointing "
