@@ -97,7 +97,8 @@ def test_results_are_saved_as_they_are_asked_for(model, data, tmp_path, capsys):
     saved = Evaluation.load(tmp_path / "all.json")
     assert len(saved.texts) == 4
     rows = list(csv.DictReader(io.StringIO((tmp_path / "means.csv").read_text())))
-    assert len(rows) == (3 * 3 + 4) * 2
+    # Three methods in three layers; contributions and six baselines, which have none.
+    assert len(rows) == (3 * 3 + 1 + 6) * 2
     assert (tmp_path / "layers.pdf").read_bytes().startswith(b"%PDF")
     assert capsys.readouterr().err.count("saved ") == 3
 

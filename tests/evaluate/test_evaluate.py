@@ -21,6 +21,7 @@ from attnflow.evaluate.baselines import BASELINES, baseline_scores
 from attnflow.importance import importance
 from attnflow.models import Explainer
 from attnflow.models.adapter import Adapter
+from attnflow.options import ATTENTION_METHODS
 from tests.support import ROOT
 from tests.support import evaluation as evaluation_models
 from tests.support.evaluation import FEW, SIZES, TEXTS, VOCABULARY, tokenizer_of
@@ -77,6 +78,7 @@ def evaluation(classifier):
         references=("blank_out", "gradient_x_input"),
         edges=("attention", "gradient"),
         drop_sink=(False, True),
+        methods=ATTENTION_METHODS,
         **FEW,
     )
 
@@ -167,7 +169,7 @@ def test_a_decoders_scores_come_with_and_without_the_receptive_field(decoder):
     for index, text in enumerate(TEXTS):
         values = importance(decoder, text)
         for relative in (False, True):
-            explanation = decoder.explain(text, receptive_field=relative)
+            explanation = decoder.explain(text, method="flow", receptive_field=relative)
             expected = spearman(explanation.scores, values)
             got = found.per_text("flow", -1, receptive_field=relative)[index]
             np.testing.assert_allclose(got, expected, atol=1e-9)
@@ -345,7 +347,7 @@ def test_a_real_difference_is_found_where_means_alone_would_not_tell():
 
 def test_faithfulness_is_measured_for_methods_references_and_baselines(reader):
     texts = ["the keys to the cabinet", "keys on a table"]
-    options = {"layers": [2], "baselines": ("position",), **FEW}
+    options = {"layers": [2], "baselines": ("position",), "methods": ATTENTION_METHODS, **FEW}
     assert evaluate(reader, texts, **options).faithfulness_summary() == []
     found = evaluate(reader, texts, faithfulness=True, **options)
     means = {

@@ -122,6 +122,8 @@ def test_measures_are_as_worked_out_by_hand_where_words_add_up(adding, removal):
     assert result.sufficiency == pytest.approx(sum(p - logistic(x) for x in kept) / 4, abs=1e-14)
     assert result.aopc == pytest.approx(sum(p - logistic(x) for x in left) / 6, abs=1e-14)
     assert result.log_odds == pytest.approx(sum(x - 16.5 for x in removed) / 4, abs=1e-9)
+    shares = [11.5, 9.0, 7.0, 5.25, 3.75, 2.5, 1.5, 0.75, 0.25, 0.0]
+    assert result.aopc_shares == pytest.approx(sum(p - logistic(x) for x in shares) / 10, abs=1e-14)
 
 
 def test_the_right_scores_are_more_faithful_than_any_others(adding):
@@ -176,8 +178,8 @@ def test_one_token_at_least_is_removed_and_halves_are_rounded_up(adding):
 # ---- Against a plain loop ------------------------------------------------------------------------
 
 
-def plain(explainer, text, scores, fill=None, fractions=FRACTIONS):
-    """The four measures as their definitions read, one forward pass after the other."""
+def plain(explainer, text, scores, fill=None, fractions=FRACTIONS, shares=range(10, 101, 10)):
+    """The five measures as their definitions read, one forward pass after the other."""
     reader, model = explainer.tokenizer, explainer.model
     ids = reader(text)["input_ids"]
 
@@ -190,7 +192,9 @@ def plain(explainer, text, scores, fill=None, fractions=FRACTIONS):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([left])).logits[0].double()
         if explainer.task == "masked-lm":
-            logits = logits[left.index(IDS["[MASK]"])]
+            # Before the mask, tokens may be gone, or replaced by further masks.
+            place = ids.index(IDS["[MASK]"])
+            logits = logits[place - (fill is None) * sum(i < place for i in gone)]
         elif explainer.task == "causal-lm":
             logits = logits[-1]
         return logits.softmax(-1).numpy()
@@ -203,16 +207,23 @@ def plain(explainer, text, scores, fill=None, fractions=FRACTIONS):
     p = whole[y]
     without = {k: answer(set(order[:k]))[y] for k in range(max(counts) + 1)}
     only = {k: answer(set(order[k:]))[y] for k in counts}
+    drops = []
+    for share in shares:
+        gone = order[: max(1, int(share * len(order) / 100 + 0.5))]
+        # A model without special tokens has nothing left to read where everything is deleted.
+        if fill is not None or len(gone) < len(ids):
+            drops.append(p - answer(set(gone))[y])
     return Faithfulness(
         np.mean([p - without[k] for k in counts]),
         np.mean([p - only[k] for k in counts]),
         np.mean([p - without[k] for k in range(max(counts) + 1)]),
         np.mean([np.log(without[k] / (1 - without[k]) * (1 - p) / p) for k in counts]),
+        np.mean(drops),
     )
 
 
 @pytest.mark.parametrize("fixture", ["classifier", "masked", "decoder"])
-@pytest.mark.parametrize("removal", ["delete", "unk"])
+@pytest.mark.parametrize("removal", ["delete", "unk", "mask"])
 def test_measures_are_those_of_a_plain_loop(request, fixture, removal):
     explainer = request.getfixturevalue(fixture)
     mask = " [MASK] k" if explainer.task == "masked-lm" else ""
@@ -221,7 +232,8 @@ def test_measures_are_those_of_a_plain_loop(request, fixture, removal):
     scores = [rng.random(len(explainer.tokenizer(text)["input_ids"])) for text in texts]
     found = faithfulness(explainer, texts, scores, removal=removal, batch_size=5)
     for text, values, result in zip(texts, scores, found, strict=True):
-        expected = plain(explainer, text, values, None if removal == "delete" else 1)
+        fill = {"delete": None, "unk": IDS["[UNK]"], "mask": IDS["[MASK]"]}[removal]
+        expected = plain(explainer, text, values, fill)
         np.testing.assert_allclose(result, expected, atol=1e-5)
         alone = faithfulness(explainer, text, values, removal=removal)
         np.testing.assert_allclose(result, alone, atol=1e-5)
@@ -310,7 +322,7 @@ def test_texts_that_come_again_run_once(classifier, monkeypatch):
     scores = np.arange(12.0)
     once = faithfulness(classifier, TEXT, scores)
     again = faithfulness(classifier, [TEXT] * 3, [scores] * 3)
-    assert runs[0] == runs[1] == 9  # 1 to 5 removed, and 1, 2, 3 and 5 kept
+    assert runs[0] == runs[1] == 14  # 1 to 10 removed, and 1, 2, 3 and 5 kept
     np.testing.assert_allclose(again, [once] * 3, atol=1e-6)
     runs.clear()
     monkeypatch.setattr(module, "WINDOW", 10)

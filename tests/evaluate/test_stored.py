@@ -135,7 +135,7 @@ def test_concentration_is_that_of_the_scores(classifier, made):
         got = found.likeness[index, BASELINES.index("position")]
         np.testing.assert_allclose(got, position, atol=1e-9)
     assert value(found, "scores", "entropy")["mean"] == pytest.approx(found.measures[:, 0].mean())
-    assert found.agreement.shape == (len(GOOD), 5, 0, 2)
+    assert found.agreement.shape == (len(GOOD), 1 + len(BASELINES), 0, 2)
     assert found.compare() == []
 
 
@@ -430,7 +430,7 @@ def test_the_command_prints_tables_and_saves_files(command, tmp_path, capsys):
     assert json.loads((tmp_path / "all.json").read_text())["count"] == 6
     header, *rows = (tmp_path / "means.csv").read_text().splitlines()
     assert header == "what,measure,with,special_tokens,mean,std,low,high,count,undefined"
-    assert len(rows) == 5 + 5 * 2 + 4 * 2
+    assert len(rows) == 5 + (1 + len(BASELINES)) * 2 + len(BASELINES) * 2
     assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
     assert run(command, "--store", tmp_path / "refs.jsonl") == 0
     assert "6 of 6 texts" in capsys.readouterr().err

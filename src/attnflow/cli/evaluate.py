@@ -19,7 +19,7 @@ from attnflow.evaluate.stored import StoredRun, evaluate_stored
 from attnflow.formats import check_path
 from attnflow.importance import REFERENCES
 from attnflow.io.progress import Progress
-from attnflow.io.records import FORMATS, Text, check_limit, read_texts
+from attnflow.io.records import FORMATS, Annotated, Text, check_limit, read_annotated
 from attnflow.options import EDGES, METHODS, OPTIONS
 from attnflow.paper.data import verb_number
 
@@ -39,6 +39,14 @@ examples:
   attnflow evaluate --model ./my-decoder --data texts.txt --receptive-field both --drop-sink both
   attnflow evaluate --model ./my-translator --data pairs.csv --text-column en --target-column de
   attnflow evaluate --model ./my-vit --data photos/ --faithfulness
+  attnflow evaluate --model ./my-classifier --data films.tsv --faithfulness --removal mask
+
+where it is known which word decides the answer ("A niece of most senators": "hasn't", not
+"haven't", because of "niece"), whether methods find it:
+  attnflow evaluate --model ./my-decoder --data pairs.csv --evidence-column evidence \\
+      --label-column good --contrast-column bad --references none
+
+a run that can be resumed, and several workers:
   attnflow evaluate --model ./my-model --data texts.jsonl --store run.jsonl   # can be resumed
   attnflow evaluate --model ./my-model --data texts.txt --workers 4
   attnflow evaluate --model ./my-model --data texts.txt --engine ray --address auto
@@ -51,7 +59,10 @@ for the output of attnflow run, whose stored scores are used:
 
 SWITCHES: dict[str, Any] = {"auto": "auto", "on": True, "off": False, "both": (False, True)}
 
-COLUMNS = ("format", "text_column", "label_column", "target_column")
+MORE = ("contrast_column", "evidence_column")
+"""The flags that name further columns of a file of texts."""
+
+COLUMNS = ("format", "text_column", "label_column", "target_column", *MORE)
 """The flags that say how a file of texts is read."""
 
 
@@ -93,7 +104,15 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
         ),
         "text-column": _flag("the column, or JSON field, of the texts", metavar="C"),
         "label-column": _flag(
-            "explain the class in this column, not the predicted one", metavar="C"
+            "explain the answer in this column, not the predicted one: a class, or for a language "
+            "model the word that follows the text, of which the first token counts",
+            metavar="C",
+        ),
+        "contrast-column": _flag("the answer that it is compared with, likewise", metavar="C"),
+        "evidence-column": _flag(
+            "what the answer must come from: a word of the text (all its places count), or spans "
+            "of characters from 0, such as 2-7,10-14; in JSON also a list of pairs",
+            metavar="C",
         ),
         "target-column": _flag(
             "for an encoder-decoder: the column of targets (default: what the model generates)",
@@ -103,15 +122,22 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
         "truncate": None,
     },
     "what is evaluated": {
-        "methods": _names(METHODS, METHODS),
+        "methods": _names(METHODS, texts_run.DEFAULT_METHODS),
         "references": _names(
-            REFERENCES, ("blank_out",), "; none to evaluate the output of a run without references"
+            REFERENCES,
+            ("blank_out",),
+            "; none for the output of a run, or where evidence or faithfulness is measured",
         ),
         "layers": _flag(
             "from 1, separated by commas; -1 is the last (default: all)", metavar="N,N"
         ),
         "position": None,
         "target": None,
+        "contrast": None,
+        "keep-wrong": _flag(
+            "with evidence: keep texts of which the model prefers the bad answer",
+            action="store_true",
+        ),
         "heads": None,
         "residual": None,
         "edges": _names(EDGES, ("attention",)),
@@ -177,9 +203,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "evaluate",
         help="measure how far methods agree with what a model depends on",
-        description="Measure how far raw attention, rollout and flow agree with what a model "
-        "depends on: Spearman's rank correlation with references, over many texts, with "
-        "confidence intervals, baselines and tests.",
+        description="Measure how far contributions, raw attention, rollout and flow agree with "
+        "what a model depends on: Spearman's rank correlation with references, whether they find "
+        "the evidence for an answer, and what happens when tokens are removed; over many texts, "
+        "with confidence intervals, baselines and tests.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -203,6 +230,8 @@ def _arguments(args: argparse.Namespace, function: Callable[..., Any]) -> dict[s
     given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     for name in {"methods", "edges", "references"} & given.keys():
         given[name] = _listed(given[name], f"--{name}")
+    if given.get("references") == ["none"]:
+        given["references"] = None
     if given.get("layers") is not None:
         given["layers"] = _layers(given["layers"])
     for name in {"receptive_field", "drop_sink"} & given.keys():
@@ -312,14 +341,17 @@ def _prepared(args: argparse.Namespace) -> "texts_run.Run | StoredRun":
         return _stored(args)
     options = _arguments(args, texts_run.evaluate)
     images = folder or args.data.lower().endswith(IMAGES)
-    texts, skipped = _images(args) if images else _texts(args)
+    rows, skipped = _images(args) if images else _texts(args)
+    texts = [row.text for row in rows]
     # Loading the model takes seconds.
     explainer = _load(args)
     return texts_run.Run(
         explainer,
         _items(args, texts, explainer, images),
         numbers=[text.number for text in texts],
-        targets=_targets(args, texts, explainer),
+        targets=_answers(args, explainer, "target", [text.label or "" for text in texts]),
+        contrasts=_answers(args, explainer, "contrast", _values(rows, "contrast_column")),
+        evidence=_values(rows, "evidence_column"),
         skipped=skipped,
         **options,
     )
@@ -330,12 +362,15 @@ def _stored(args: argparse.Namespace) -> StoredRun:
     takes, others = (
         inspect.signature(function).parameters for function in (evaluate_stored, texts_run.evaluate)
     )
-    decided = [name for name in (*others, "target") if name not in takes and hasattr(args, name)]
+    decided = [
+        name
+        for name in (*others, "target", "contrast")
+        if name not in takes and hasattr(args, name)
+    ]
     _refuse(args, [*COLUMNS, *decided], f"has no effect on the scores stored in {args.data}")
     options = _arguments(args, evaluate_stored)
     header, explainer = read_finished(args.data).header, None
-    if options["references"] == ["none"]:
-        options["references"] = None
+    if options["references"] is None:
         _refuse(args, ["model"], "is not needed for --references none")
     elif args.references == args.default_of("references") and header["task"] not in TASKS:
         options["references"] = None
@@ -373,14 +408,15 @@ def _load(args: argparse.Namespace) -> "Explainer":
 # ---- Data ----------------------------------------------------------------------------------------
 
 
-def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
+def _texts(args: argparse.Namespace) -> tuple[list[Annotated], list[Skipped]]:
     """Return the texts, and the lines that contain none."""
     if None not in (args.label_column, args.target_column):
         raise OptionError("--label-column is for classes and --target-column for texts; give one")
     skipped: list[Skipped] = []
     texts = list(
-        read_texts(
+        read_annotated(
             args.data,
+            {name: getattr(args, name) for name in MORE if getattr(args, name) is not None},
             format=args.format,
             text_column=args.text_column,
             label_column=args.label_column or args.target_column,
@@ -395,7 +431,7 @@ def _texts(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
     return texts, skipped
 
 
-def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
+def _images(args: argparse.Namespace) -> tuple[list[Annotated], list[Skipped]]:
     """Return the image given, or the images in a folder and its subfolders, sorted by name."""
     paths = [args.data]
     if os.path.isdir(args.data):
@@ -413,7 +449,7 @@ def _images(args: argparse.Namespace) -> tuple[list[Text], list[Skipped]]:
     check_limit(args.limit)
     _refuse(args, COLUMNS, f"is for a file, and {args.data} is an image or a folder of images")
     chosen = enumerate(paths[: args.limit], start=1)
-    return [Text(number, path, None) for number, path in chosen], []
+    return [Annotated(Text(number, path, None), {}) for number, path in chosen], []
 
 
 def _items(
@@ -441,12 +477,25 @@ def _items(
     return [text.text for text in texts]
 
 
-def _targets(args: argparse.Namespace, texts: list[Text], explainer: "Explainer") -> Any:
-    if args.label_column is None:
-        return args.target
-    if args.target is not None:
-        raise OptionError("--target and --label-column both say which class to explain; give one")
+def _values(rows: list[Annotated], column: str) -> list[Any] | None:
+    """Return the values in a column; None if it was not read."""
+    return [row.more[column] for row in rows] if column in rows[0].more else None
+
+
+def _answers(
+    args: argparse.Namespace, explainer: "Explainer", name: str, column: list[Any] | None
+) -> Any:
+    """Return the targets or the contrasts: one for all texts, or those in a column."""
+    flag = {"target": "label_column", "contrast": "contrast_column"}[name]
+    if getattr(args, flag) is None or column is None:
+        return getattr(args, name)
+    if getattr(args, name) is not None:
+        raise OptionError(
+            f"--{name} and --{flag.replace('_', '-')} both say which class to explain; give one"
+        )
+    given = [str(one) for one in column]
+    if not explainer.adapter.has_classes:
+        return given
     # A label that is not the name of a class may be its index.
     names = explainer.adapter.labels.values()
-    labels = [text.label or "" for text in texts]
-    return [int(label) if label not in names and label.isdecimal() else label for label in labels]
+    return [int(one) if one not in names and one.isdecimal() else one for one in given]

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from attnflow import formats
 from attnflow.checks import choice
 from attnflow.errors import OptionError
+from attnflow.evaluate.evidence import tally
 from attnflow.evaluate.significance import Differences, Means, holm
 from attnflow.explanation import Prediction
 from attnflow.io.files import write_whole
+from attnflow.options import ANSWER_METHODS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +29,30 @@ if TYPE_CHECKING:
 FORMAT = "attnflow.evaluation"
 VERSION = 1
 
-FAITHFULNESS = ("comprehensiveness", "sufficiency", "aopc", "log_odds")
+FAITHFULNESS = ("comprehensiveness", "sufficiency", "aopc", "log_odds", "aopc_shares")
 """What is measured when tokens are removed."""
 
-MEASURES = {"faithfulness": FAITHFULNESS, "other_faithfulness": FAITHFULNESS}
+EVIDENCE = ("mrr", "pointing", "mass")
+"""What is measured where the evidence for an answer is known."""
+
+MEASURES = {
+    "faithfulness": FAITHFULNESS,
+    "other_faithfulness": FAITHFULNESS,
+    "evidence": EVIDENCE,
+    "other_evidence": EVIDENCE,
+}
 """The arrays of measures other than correlations, and the names along their last axis.
 
 An array named "other_..." has one row for each reference and baseline, and no axis of layers.
 """
 
-COMPARISONS = ("method", "edges", "receptive_field", "baseline")
+MAIN_MEASURES = ("mrr", "aopc_shares")
+"""The measures that `Evaluation.to_dict` compares methods by, beside correlations."""
+
+EVERY = slice(None)
+"""The index of all layers."""
+
+COMPARISONS = ("method", "edges", "receptive_field", "baseline", "reference")
 """What two rows that are compared may differ in."""
 
 
@@ -50,6 +66,7 @@ class EvaluatedText(NamedTuple):
         target: The class or token that the references are for; the whole target if every token of
             it was explained.
         prediction: The model's prediction; None if there was more than one.
+        contrast: The class or token that the target is compared with; None if there is none.
     """
 
     number: int
@@ -57,11 +74,12 @@ class EvaluatedText(NamedTuple):
     position: int
     target: str | None
     prediction: Prediction | None
+    contrast: str | None = None
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "EvaluatedText":
         """Make it from a dictionary that has its fields, the prediction as a dictionary too."""
-        given = {name: data[name] for name in cls._fields}
+        given = {name: data[name] for name in cls._fields if name in data}
         if given["prediction"] is not None:
             given["prediction"] = Prediction(**given["prediction"])
         return cls(**given)
@@ -90,7 +108,9 @@ class Evaluation:
         task: The model's task.
         fingerprint: The fingerprint of the model's weights, see `Explainer.fingerprint`.
         layers: The L layers, from 1.
-        methods: The M methods.
+        methods: The M methods. Those of `attnflow.options.ANSWER_METHODS`, such as contributions,
+            have no layers, edges or receptive field: their numbers are the same along these axes
+            of the arrays, and they are reported once.
         edges: The E kinds of edges.
         receptive_fields: For each of F columns whether scores are relative to uniform attention.
         drop_sinks: For each of D columns whether the attention sink was left out.
@@ -103,11 +123,16 @@ class Evaluation:
         pending: How many texts are not evaluated yet.
         correlations: Spearman's rank correlations, of shape (N, E, M, F, D, R, 2, L), read-only.
             The axis of length 2 has all tokens first, then those that are not special. NaN where
-            fewer than two tokens are left, or all scores are equal.
+            fewer than two tokens are left, or all scores are equal. Contributions have a sign, and
+            references do not: of contributions, the absolute values are correlated.
         baseline_correlations: The same for the baselines, of shape (N, B, D, R, 2).
         faithfulness: The effect of removing tokens in the order of the scores, of shape
-            (N, E, M, F, L, 4), or None. The last axis is `FAITHFULNESS`.
-        other_faithfulness: The same for references and baselines, of shape (N, R + B, 4), or None.
+            (N, E, M, F, L, 5), or None. The last axis is `FAITHFULNESS`.
+        other_faithfulness: The same for references and baselines, of shape (N, R + B, 5), or None.
+        evidence: How far up the scores rank the evidence, of shape (N, E, M, F, L, 3), or None. The
+            last axis is `EVIDENCE`; see `attnflow.evaluate.evidence.evidence_measures`.
+        other_evidence: The same for references and baselines, of shape (N, R + B, 3), or None. The
+            baseline "random" is the mean over all orders.
         notes: Warnings, in words.
 
     Raises:
@@ -148,6 +173,8 @@ class Evaluation:
     baseline_correlations: NDArray[np.float64]
     faithfulness: NDArray[np.float64] | None = None
     other_faithfulness: NDArray[np.float64] | None = None
+    evidence: NDArray[np.float64] | None = None
+    other_evidence: NDArray[np.float64] | None = None
     notes: Sequence[str] = ()
     _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
@@ -192,31 +219,33 @@ class Evaluation:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table of correlations.
+        """Return the rows of the tables.
 
         Returns:
             The "method", "edges" and "receptive_field" of each row. Raw attention is there once for
-            each kind of edges, because the receptive field does not change its ranks.
+            each kind of edges, because the receptive field does not change its ranks. A method
+            without layers is there once, and its edges and receptive field are None.
         """
         return [row for _, row in self._rows(unique=True)]
 
     def per_text(
         self, method: str, layer: int | None = None, **choices: Any
     ) -> NDArray[np.float64]:
-        """Return one correlation per text.
+        """Return one correlation per text, or one number of another measure.
 
         Args:
-            method: The method, or a baseline.
-            layer: The layer, from 1; -1 is the last one evaluated. None means all layers. A
-                baseline has no layers and takes only None.
-            **choices: `reference`; `edges`; `special_tokens`, whether special tokens are among
-                those scored, by default True; `receptive_field`, whether scores are relative to
-                uniform attention; and `drop_sink`, whether the attention sink is left out. The
-                default of the others is the first one evaluated.
+            method: The method, a baseline, or for a measure other than correlations a reference.
+            layer: The layer, from 1; -1 is the last one evaluated. None means all layers. What has
+                no layers takes only None.
+            **choices: `measure`, one of `FAITHFULNESS` and `EVIDENCE`, by default "correlation";
+                `edges`; and `receptive_field`, whether scores are relative to uniform attention.
+                For correlations also `reference`; `special_tokens`, whether special tokens are
+                among those scored, by default True; and `drop_sink`, whether the attention sink is
+                left out. The default of the others is the first one evaluated.
 
         Returns:
-            The correlations, of shape (texts,), or (texts, layers) for a method with all layers.
-            NaN where the correlation is not defined.
+            The numbers, of shape (texts,), or (texts, layers) for a method with all layers. NaN
+            where one is not defined.
 
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
@@ -225,85 +254,127 @@ class Evaluation:
         values: NDArray[np.float64] = getattr(self, name)[:, *place]
         if layer is None:
             return values
-        if name != "correlations":
-            raise OptionError(f"layer is {layer!r}, but the baseline {method!r} has no layers")
+        if values.ndim == 1:
+            raise OptionError(f"layer is {layer!r}, but {method!r} has no layers")
         last = isinstance(layer, int) and layer == -1
         return values[:, -1 if last else _place(layer, self.layers, "layer")]
 
     def summary(self, method: str, **choices: Any) -> list[dict[str, Any]]:
-        """Return the mean correlation over texts for each layer.
+        """Return the mean over texts for each layer.
 
         Args:
             method: As in `per_text`.
-            **choices: `reference`, `edges`, `special_tokens`, `receptive_field` and `drop_sink`, as
-                in `per_text`.
+            **choices: As in `per_text`.
 
         Returns:
             For each layer the "layer", "mean", "std" (standard deviation over texts), "ci" (the
             ends of the confidence interval of the mean), "count" (texts with a correlation) and
-            "undefined" (texts without). A baseline has one row, whose layer is None.
+            "undefined" (texts without). What has no layers, such as a baseline, has one row, whose
+            layer is None.
 
         Raises:
             OptionError: If a choice was not evaluated. The message lists what was.
         """
         name, place = self._index(method, **choices)
         means = self._means(name)
-        if name != "correlations":
-            return [{"layer": None, **means.at(place)}]
-        return [{"layer": layer, **means.at((*place, i))} for i, layer in enumerate(self.layers)]
+        layers: Sequence[int | None] = self.layers if EVERY in place else [None]
+        places = [
+            [i if isinstance(part, slice) else part for part in place] for i in range(len(layers))
+        ]
+        return [
+            {"layer": layer, **means.at(tuple(at))}
+            for layer, at in zip(layers, places, strict=True)
+        ]
 
-    def compare(self, over: str = "method", **column: Any) -> list[dict[str, Any]]:
-        """Test the differences between the mean correlations of two rows, paired by text.
+    def compare(
+        self,
+        over: str = "method",
+        *,
+        measure: str = "correlation",
+        layer: int | None = None,
+        **column: Any,
+    ) -> list[dict[str, Any]]:
+        """Test the differences between the means of two rows, paired by text.
 
         All pairs of rows that differ in one option are tested, in every layer. The tests are one
         family: their p-values are corrected together by Holm's method.
 
         Args:
             over: What the two rows differ in: "method", "edges" or "receptive_field"; or
-                "baseline": every method against every baseline.
-            **column: `reference`, `special_tokens` and `drop_sink`, as in `per_text`.
+                "baseline": every method against every baseline; or for a measure other than
+                correlations "reference": every method against every reference.
+            measure: What is compared: "correlation", or one of `FAITHFULNESS` and `EVIDENCE`.
+            layer: Compare only this layer, -1 for the last one evaluated. None means all.
+            **column: For correlations `reference`, `special_tokens` and `drop_sink`, as in
+                `per_text`.
 
         Returns:
             For each pair and layer: "layer", "first" and "second" (each with its "method", "edges"
-            and "receptive_field", or its "baseline"), "difference" (the mean of first minus
-            second), its "ci", "count" (texts that have both), "p" of the sign-flip test and
-            "p_holm". The list is empty if there is nothing to compare.
+            and "receptive_field", or its "baseline" or "reference"), "difference" (the mean of
+            first minus second), its "ci", "count" (texts that have both), "p" of the sign-flip test
+            and "p_holm". The layer is None if neither has layers. The list is empty if there is
+            nothing to compare.
 
         Raises:
             OptionError: If a choice was not evaluated, or `over` is not valid.
         """
         over = choice(over, "over", COMPARISONS)
-        key = ("compare", over, *sorted(column.items()))
+        key = ("compare", over, measure, layer, *sorted(column.items()))
         if key not in self._cache:
-            self._cache[key] = self._compare(over, column)
+            self._cache[key] = self._compare(over, layer, {"measure": measure, **column})
         return [dict(item) for item in self._cache[key]]
 
-    def _compare(self, over: str, column: dict[str, Any]) -> list[dict[str, Any]]:
-        pairs: list[tuple[dict[str, Any], dict[str, Any], NDArray[np.float64]]] = []
-        rows = [(row, self.per_text(**row, **column)) for row in self.rows()]
-        if over == "baseline":
-            for (row, mine), name in itertools.product(rows, self.baselines):
-                theirs = self.per_text(name, **column)
-                pairs.append((row, {"baseline": name}, mine - theirs[:, None]))
-        else:
-            for (row, mine), (other, theirs) in itertools.combinations(rows, 2):
-                if [name for name in row if row[name] != other[name]] == [over]:
-                    pairs.append((row, other, mine - theirs))
-        if not pairs:
+    def _compare(
+        self, over: str, layer: int | None, choices: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        correlated = choices["measure"] == "correlation"
+        if correlated and (over == "reference" or not self.references):
             return []
-        differences = Differences.of(np.stack([values for *_, values in pairs], 1), self.options)
+        rows = self.rows()
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]]
+        if over in ("baseline", "reference"):
+            others = self.baselines if over == "baseline" else self.references
+            pairs = [(row, {over: name}) for row in rows for name in others]
+        else:
+            pairs = [
+                pair for pair in itertools.combinations(rows, 2) if _differ_in(*pair) == [over]
+            ]
+        tested: list[tuple[int | None, dict[str, Any], dict[str, Any], NDArray[np.float64]]] = []
+        for first, second in pairs:
+            mine, theirs = (self._by_layer(row, layer, choices) for row in (first, second))
+            # What has no layers is compared with each of the other's.
+            for one in {**mine, **theirs}:
+                if one is not None or mine.keys() == theirs.keys():
+                    values = [found[one if one in found else None] for found in (mine, theirs)]
+                    tested.append((one, first, second, values[0] - values[1]))
+        if not tested:
+            return []
+        differences = Differences.of(np.stack([item[-1] for item in tested], 1), self.options)
         corrected = holm(differences.p)
         return [
             {
-                "layer": layer,
+                "layer": one,
                 "first": dict(first),
                 "second": dict(second),
-                **differences.at((i, j)),
-                "p_holm": float(corrected[i, j]),
+                **differences.at((i,)),
+                "p_holm": float(corrected[i]),
             }
-            for i, (first, second, _) in enumerate(pairs)
-            for j, layer in enumerate(self.layers)
+            for i, (one, first, second, _) in enumerate(tested)
         ]
+
+    def _by_layer(
+        self, row: dict[str, Any], layer: int | None, choices: dict[str, Any]
+    ) -> dict[int | None, NDArray[np.float64]]:
+        """Return a row's numbers of each text by layer; by None if it has no layers."""
+        values = self.per_text(**_named(row), **choices)
+        if values.ndim == 1:
+            return {None: values}
+        found: dict[int | None, NDArray[np.float64]]
+        found = {one: values[:, i] for i, one in enumerate(self.layers)}
+        if layer is None:
+            return found
+        one = self.layers[-1] if layer == -1 else layer
+        return {one: values[:, _place(one, self.layers, "layer")]}
 
     def faithfulness_summary(self) -> list[dict[str, Any]]:
         """Return how the answer changes when tokens are removed in the order of the scores.
@@ -313,22 +384,40 @@ class Evaluation:
             each baseline, the "measure" (of `FAITHFULNESS`), and as in `summary` "mean", "std",
             "ci", "count" and "undefined". Empty if faithfulness was not measured.
         """
-        if self.faithfulness is None or self.other_faithfulness is None:
+        return self._measured("faithfulness")
+
+    def evidence_summary(self) -> list[dict[str, Any]]:
+        """Return how far up the scores rank the evidence.
+
+        Returns:
+            As in `faithfulness_summary`; the "measure" is of `EVIDENCE`. Empty if no evidence was
+            given.
+        """
+        return self._measured("evidence")
+
+    def _measured(self, name: str) -> list[dict[str, Any]]:
+        if getattr(self, name) is None:
             return []
-        means, others = self._means("faithfulness"), self._means("other_faithfulness")
-        result = [
-            {**row, "measure": measure, "layer": layer, **means.at((*place, j, k))}
-            for place, row in self._rows(unique=True)
-            for j, layer in enumerate(self.layers)
-            for k, measure in enumerate(FAITHFULNESS)
-        ]
-        names = [("reference", name) for name in self.references]
-        names += [("baseline", name) for name in self.baselines]
-        return result + [
-            {kind: name, "measure": measure, "layer": None, **others.at((i, k))}
-            for i, (kind, name) in enumerate(names)
-            for k, measure in enumerate(FAITHFULNESS)
-        ]
+        rows = [*self.rows(), *({"reference": one} for one in self.references)]
+        rows += [{"baseline": one} for one in self.baselines]
+        result = []
+        for row in rows:
+            found = [self.summary(measure=measure, **_named(row)) for measure in MEASURES[name]]
+            for values in zip(*found, strict=True):
+                result += [
+                    {**row, "measure": measure, **one}
+                    for measure, one in zip(MEASURES[name], values, strict=True)
+                ]
+        return result
+
+    def counts(self) -> dict[str, int]:
+        """Return how many texts were given, measured, and left out for what reason.
+
+        Returns:
+            "texts", "measured", each reason of `attnflow.evaluate.evidence.LEFT_OUT` that occurs,
+            and "other reasons". Texts that are pending are not counted.
+        """
+        return tally(len(self.texts), [item.reason for item in self.skipped])
 
     # ---- Files and tables ------------------------------------------------------------------------
 
@@ -336,12 +425,13 @@ class Evaluation:
         """Return the evaluation as lists, dictionaries, strings and numbers.
 
         Args:
-            per_text: Whether to include the correlations of every text. Without them, `from_dict`
+            per_text: Whether to include the numbers of every text. Without them, `from_dict`
                 cannot read the evaluation.
 
         Returns:
             What JSON can hold without loss, with the keys "format" and "version" first. None stands
-            for a number that is not defined.
+            for a number that is not defined. By `MAIN_MEASURES`, methods are compared in the last
+            layer.
         """
         columns = self._columns()
 
@@ -364,16 +454,25 @@ class Evaluation:
             "version": VERSION,
             **{name: getattr(self, name) for name in _PLAIN},
             "count": len(self.texts),
+            "counts": self.counts(),
             "skipped": self.skipped,
             "results": results,
+            "baseline_names": self.baselines,
             "baselines": baselines,
             "comparisons": [
-                {"over": over, **column, **item}
+                {"over": over, "measure": "correlation", **column, **item}
                 for over in COMPARISONS
                 for column in columns
                 for item in self.compare(over, **column)
+            ]
+            + [
+                {"over": over, "measure": measure, **item}
+                for measure in self.main_measures
+                for over in COMPARISONS
+                for item in self.compare(over, measure=measure, layer=-1)
             ],
             "faithfulness": self.faithfulness_summary(),
+            "evidence": self.evidence_summary(),
         }
         if per_text:
             data["texts"] = self.texts
@@ -407,11 +506,9 @@ class Evaluation:
             )
         try:
             texts = [EvaluatedText.of(text) for text in data["texts"]]
-            count, depth = len(texts), len(data["layers"])
-            rows = [len(data[name]) for name in ("edges", "methods", "receptive_fields")]
+            count = len(texts)
             columns = (len(data["drop_sinks"]), len(data["references"]), 2)
-            baselines = list(dict.fromkeys(item["baseline"] for item in data["baselines"]))
-            results = _numbers([item["per_text"] for item in data["results"]])
+            baselines = data["baseline_names"]
             guesses = _numbers([item["per_text"] for item in data["baselines"]])
             shape = (len(baselines), *columns, count)
             return cls(
@@ -419,7 +516,7 @@ class Evaluation:
                 baselines=baselines,
                 texts=texts,
                 skipped=[Skipped(**item) for item in data["skipped"]],
-                correlations=np.moveaxis(results.reshape(*rows, *columns, count, depth), -2, 0),
+                correlations=_read_results(data, count, columns),
                 baseline_correlations=np.moveaxis(guesses.reshape(shape), -1, 0),
                 **{name: _numbers(data[f"{name}_per_text"]) for name in MEASURES},
             )
@@ -466,16 +563,18 @@ class Evaluation:
             raise OptionError(f"{name} is not an evaluation that can be read: {error}") from error
 
     def to_dataframe(self, *, per_text: bool = False) -> Any:
-        """Return the correlations as a pandas data frame.
+        """Return the correlations and other measures as a pandas data frame.
 
         Args:
             per_text: Whether there is a row for every text, instead of the mean over texts.
 
         Returns:
             A `pandas.DataFrame`, one row for each method, edges, receptive field, reference, choice
-            of tokens and layer, and for each baseline. Its first columns name these. Then follow
-            mean, std, low and high (the ends of the confidence interval), count and undefined; or
-            with `per_text` the number of the text and its correlation.
+            of tokens and layer, and for each baseline. Its first columns name these, and the
+            measure: "correlation", or one of `FAITHFULNESS` and `EVIDENCE`, for which there is also
+            a row for each reference. Then follow mean, std, low and high (the ends of the
+            confidence interval), count and undefined; or with `per_text` the number of the text and
+            its value.
 
         Raises:
             MissingExtraError: If pandas is not installed.
@@ -528,21 +627,34 @@ class Evaluation:
             Dictionaries with equal keys.
         """
         rows = [row for _, row in self._rows()]
-        rows += [
-            {"method": name, "edges": None, "receptive_field": None} for name in self.baselines
+        baselines, references = (
+            [{"method": name, "edges": None, "receptive_field": None} for name in names]
+            for names in (self.baselines, self.references)
+        )
+        entries = [
+            (row, {"measure": "correlation", **column})
+            for row, column in itertools.product([*rows, *baselines], self._columns())
         ]
-        for row, column in itertools.product(rows, self._columns()):
+        nothing = dict.fromkeys(("reference", "special_tokens", "drop_sink"))
+        for name in ("faithfulness", "evidence"):
+            if getattr(self, name) is not None:
+                entries += [
+                    (row, {"measure": measure, **nothing})
+                    for row in [*self.rows(), *references, *baselines]
+                    for measure in MEASURES[name]
+                ]
+        for row, column in entries:
+            numbers = self.per_text(**row, **column) if per_text else None
             for j, values in enumerate(self.summary(**row, **column)):
                 named = {**row, **column, "layer": values.pop("layer")}
-                if not per_text:
+                if numbers is None:
                     low, high = values.pop("ci")
                     mean, std = values.pop("mean"), values.pop("std")
                     yield {**named, "mean": mean, "std": std, "low": low, "high": high, **values}
                     continue
-                numbers = self.per_text(**row, **column)
-                numbers = numbers if numbers.ndim == 1 else numbers[:, j]
-                for text, number in zip(self.texts, numbers.tolist(), strict=True):
-                    yield {**named, "text": text.number, "correlation": number}
+                chosen = numbers if numbers.ndim == 1 else numbers[:, j]
+                for text, number in zip(self.texts, chosen.tolist(), strict=True):
+                    yield {**named, "text": text.number, "value": number}
 
     # ---- Indices ---------------------------------------------------------------------------------
 
@@ -551,18 +663,20 @@ class Evaluation:
         given = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         return {**given, "options": dict(self.options)}
 
+    @property
+    def main_measures(self) -> tuple[str, ...]:
+        """Those of `MAIN_MEASURES` that were measured."""
+        return tuple(
+            measure for measure in MAIN_MEASURES if getattr(self, _array_of(measure)) is not None
+        )
+
     def _rows(self, *, unique: bool = False) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
         """Return the index of each row in the arrays, and the row.
 
         With `unique`, raw attention has one row for all receptive fields, because the receptive
         field does not change its ranks.
         """
-        axes = (enumerate(axis) for axis in (self.edges, self.methods, self.receptive_fields))
-        return [
-            ((e, m, f), {"method": method, "edges": edges, "receptive_field": relative})
-            for (e, edges), (m, method), (f, relative) in itertools.product(*axes)
-            if not unique or method != "raw" or f == 0
-        ]
+        return _rows_of(self.edges, self.methods, self.receptive_fields, unique)
 
     def _columns(self) -> list[dict[str, Any]]:
         return [
@@ -576,26 +690,38 @@ class Evaluation:
         self,
         method: str,
         *,
+        measure: str = "correlation",
         edges: str | None = None,
         receptive_field: bool | None = None,
         drop_sink: bool | None = None,
         reference: str | None = None,
-        special_tokens: bool = True,
-    ) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the array with the correlations of a choice, and their index there."""
-        column = (
-            _place(drop_sink, self.drop_sinks, "drop_sink"),
-            _place(reference, self.references, "reference"),
-            _place(special_tokens, (True, False), "special_tokens"),
-        )
-        if method in self.baselines:
-            return "baseline_correlations", (self.baselines.index(method), *column)
+        special_tokens: bool | None = True,
+    ) -> tuple[str, tuple[int | slice, ...]]:
+        """Return the name of the array that has the numbers of a choice, and their index there."""
+        column: tuple[int, ...]
+        if measure == "correlation":
+            name, fixed, others = "correlations", "baseline_correlations", self.baselines
+            column = (
+                _place(drop_sink, self.drop_sinks, "drop_sink"),
+                _place(reference, self.references, "reference"),
+                _place(special_tokens, (True, False), "special_tokens"),
+            )
+        else:
+            name = _array_of(measure)
+            fixed, others = f"other_{name}", (*self.references, *self.baselines)
+            column = (MEASURES[name].index(measure),)
+            if getattr(self, name) is None:
+                raise OptionError(f"measure is {measure!r}, but {name} was not evaluated")
+        if method in others:
+            return fixed, (others.index(method), *column)
         row = (
             _place(edges, self.edges, "edges"),
             _place(method, self.methods, "method"),
             _place(receptive_field, self.receptive_fields, "receptive_field"),
         )
-        return "correlations", (*row, *column)
+        layer = 0 if method in ANSWER_METHODS else EVERY
+        # Correlations have their layers last.
+        return name, (*row, *column, layer) if measure == "correlation" else (*row, layer, *column)
 
     def _means(self, name: str) -> Means:
         """Return the means over texts of an array, computed once."""
@@ -610,14 +736,71 @@ _AXES = ("methods", "edges", "receptive_fields", "drop_sinks", "references", "la
 _PLAIN = ("model", "task", "fingerprint", *_AXES, "options", "pending", "notes")
 
 
+def _array_of(measure: str) -> str:
+    """Return the name of the array of a measure other than correlations."""
+    choice(measure, "measure", ("correlation", *FAITHFULNESS, *EVIDENCE))
+    return "faithfulness" if measure in FAITHFULNESS else "evidence"
+
+
+def _rows_of(
+    edges: Sequence[str], methods: Sequence[str], fields: Sequence[bool], unique: bool = False
+) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
+    """Return the index of each row in the arrays, and the row. A method without layers has one."""
+    rows: list[tuple[tuple[int, ...], dict[str, Any]]] = []
+    for (e, kind), (m, method), (f, relative) in itertools.product(
+        *map(enumerate, (edges, methods, fields))
+    ):
+        row: dict[str, Any] = {"method": method, "edges": kind, "receptive_field": relative}
+        if method in ANSWER_METHODS:
+            if e or f:
+                continue
+            row |= {"edges": None, "receptive_field": None}
+        if not unique or method != "raw" or f == 0:
+            rows.append(((e, m, f), row))
+    return rows
+
+
+def _read_results(
+    data: Mapping[str, Any], count: int, columns: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Return the correlations of the texts from the "results" of a dictionary."""
+    axes = [data[name] for name in ("edges", "methods", "receptive_fields")]
+    rows, each = _rows_of(*axes), int(np.prod(columns))
+    results = data["results"]
+    if len(results) != len(rows) * each:
+        raise ValueError(f"{len(results)} results instead of {len(rows) * each}")
+    found = np.empty((count, *map(len, axes), *columns, len(data["layers"])))
+    for i, ((e, m, f), row) in enumerate(rows):
+        values = _numbers([item["per_text"] for item in results[i * each : (i + 1) * each]])
+        values = values.reshape(*columns, count, -1)
+        place = (EVERY, m, EVERY) if row["edges"] is None else (e, m, f)
+        values = np.moveaxis(values, -2, 0)
+        found[:, *place] = values[:, None, None] if row["edges"] is None else values
+    return found
+
+
+def _differ_in(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return what two rows differ in, but for what one of them has not."""
+    pairs = {name: (first[name], second[name]) for name in first}
+    return [name for name, (a, b) in pairs.items() if a != b and None not in (a, b)]
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Evaluation.per_text` for a row, a baseline or a reference."""
+    if "method" in row:
+        return dict(row)
+    [name] = row.values()
+    return {"method": name}
+
+
 def _place(value: Any, valid: Sequence[Any], name: str) -> int:
     """Return the index of a choice among those evaluated. None is the first."""
-    if value is None and name != "method":
+    if value is None and name != "method" and valid:
         return 0
     for place, item in enumerate(valid):
         if type(item) is type(value) and item == value:
             return place
-    evaluated = ", ".join(map(repr, valid))
+    evaluated = ", ".join(map(repr, valid)) or "none"
     raise OptionError(f"{name} is {value!r}, which was not evaluated; expected {evaluated}")
 
 
@@ -640,6 +823,9 @@ def read_only(
     """
     # C order makes sums over equal arrays equal to the last digit.
     array = np.array(values, dtype=np.float64, order="C")
+    if array.size == 0 and 0 in shape:
+        # Nested lists do not say what axes come after an empty one.
+        array = array.reshape(shape)
     if array.shape != shape:
         raise OptionError(f"{name} has shape {array.shape}; expected {shape}")
     if bound and (np.abs(array) > 1).any():

@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from attnflow.checks import integer, items, number
 from attnflow.errors import OptionError
+from attnflow.evaluate.significance import defined_mean
 from attnflow.fields import numbers
 from attnflow.importance.reading import read
 from attnflow.models.adapter import Reading
 from attnflow.models.answers import Answer, answers, ask
 
 FRACTIONS: Final = (0.1, 0.2, 0.3, 0.5)
+SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""The shares K of `Faithfulness.aopc_shares`."""
 
 # Equal texts run once. They are looked for among this many changed texts.
 WINDOW: Final = 4096
@@ -47,12 +50,17 @@ class Faithfulness(NamedTuple):
             odds (Shrikumar et al., "DeepLIFT", ICML 2017; Chen et al., "L-Shapley and C-Shapley",
             ICLR 2019). Lower is better. Unlike the others, it does not saturate when p is close to
             1.
+        aopc_shares: The mean over the shares K = 10, 20, ..., 100 % of p - p(-k), where the K %
+            highest-scoring tokens are removed at once (Modarressi et al., "DecompX", ACL 2023, who
+            replace them by MASK: ``removal="mask"``, and call this AOPC). Higher is better. A share
+            that would leave nothing to read does not count; it is the same for all scores.
     """
 
     comprehensiveness: float
     sufficiency: float
     aopc: float
     log_odds: float
+    aopc_shares: float
 
 
 def faithfulness(
@@ -63,6 +71,7 @@ def faithfulness(
     target: Any = None,
     position: int | str = "auto",
     fractions: Sequence[float] = FRACTIONS,
+    shares: Sequence[float] = SHARES,
     removal: int | str = "auto",
     batch_size: int = 64,
     truncate: bool = False,
@@ -71,7 +80,7 @@ def faithfulness(
 
     Tokens with equal scores are removed from left to right. All tokens can be removed but special
     tokens, masks, and those after the position of a causal model. A text with m removable tokens
-    takes about ``m * max(fractions) + len(fractions)`` forward passes.
+    takes about ``m * max(fractions) + len(fractions) + len(shares) / 2`` forward passes.
 
     Args:
         explainer: An `attnflow.Explainer` whose model classifies or is a language model.
@@ -87,6 +96,7 @@ def faithfulness(
         position: Where the answer of a language model is read, as in `Explainer.explain`. If that
             token is removed, the last remaining token before it is used.
         fractions: The shares of tokens to remove, above 0 and at most 1.
+        shares: The same for `Faithfulness.aopc_shares`.
         removal: "delete" removes tokens from the text, and the following ones move up. Otherwise
             the replacement: "unk", "mask", a token of the vocabulary, or its id. "auto" means
             "delete"; for a vision model, whose patches cannot be deleted, it is the mean colour.
@@ -114,16 +124,15 @@ def faithfulness(
         >>> explainer = attnflow.Explainer(model, BertTokenizerFast(vocab=vocabulary))
         >>> explanation = explainer.explain("keys open doors", method="rollout")
         >>> faithfulness(explainer, "keys open doors", explanation.scores)._fields
-        ('comprehensiveness', 'sufficiency', 'aopc', 'log_odds')
+        ('comprehensiveness', 'sufficiency', 'aopc', 'log_odds', 'aopc_shares')
     """
     integer(batch_size, "batch_size", least=1)
-    given = items(fractions, "fractions", "numbers above 0 and at most 1")
-    shares = tuple(number(one, "fractions", above=0, most=1) for one in given)
+    parts = [_parts(fractions, "fractions"), _parts(shares, "shares")]
     readings, many = read(explainer, inputs, target=target, position=position, truncate=truncate)
     fill = check_removal(explainer, removal)
     orders = _orders(explainer, readings, scores if many else [scores], many)
     whole = _ask_each(explainer, readings, batch_size)
-    steps = [_steps(len(order), shares) for order in orders]
+    steps = [[_steps(len(order), part) for part in parts] for order in orders]
     results = []
     # Images are not compared, so there is no reason to hold many.
     for window in _windows(steps, WINDOW if explainer.adapter.can_delete else 1):
@@ -135,6 +144,11 @@ def faithfulness(
 
 
 # ---- Checks --------------------------------------------------------------------------------------
+
+
+def _parts(given: Any, name: str) -> tuple[float, ...]:
+    parts = items(given, name, "numbers above 0 and at most 1")
+    return tuple(number(part, name, above=0, most=1) for part in parts)
 
 
 def check_removal(explainer: Any, removal: Any) -> int | None:
@@ -210,11 +224,11 @@ def _steps(count: int, fractions: tuple[float, ...]) -> list[int]:
     return [max(1, floor(fraction * count + 0.5 + 1e-9)) for fraction in fractions]
 
 
-def _windows(steps: list[list[int]], most: int) -> Iterator[range]:
+def _windows(steps: list[list[list[int]]], most: int) -> Iterator[range]:
     """Yield ranges of texts that have at most about `most` changed versions together."""
     start, held = 0, 0
-    for index, counts in enumerate(steps):
-        held += max(counts) + len(counts)
+    for index, (counts, shares) in enumerate(steps):
+        held += max(counts) + len(counts) + len(shares)
         if held >= most or index + 1 == len(steps):
             yield range(start, index + 1)
             start, held = index + 1, 0
@@ -240,23 +254,27 @@ def _identity(reading: Reading, index: int) -> Any:
 def _run(
     explainer: Any,
     readings: list[Reading],
-    changes: list[tuple[list[int], list[int]]],
+    changes: list[tuple[list[int], list[list[int]]]],
     fill: int | None,
     batch_size: int,
 ) -> list[dict[int, Answer]]:
     """Return the predictions after k tokens are removed, by k; by -k if only these are left.
 
-    `changes` has for each reading its removable tokens in order, and how many to remove. There is
-    no prediction if nothing is left to read.
+    `changes` has for each reading its removable tokens in order, and how many to remove: by the
+    fractions, up to the largest of which they are also removed one by one, and by the shares. There
+    is no prediction if nothing is left to read.
     """
     adapter = explainer.adapter
     results: list[dict[int, Answer]] = [{} for _ in readings]
     wanted: dict[Any, list[tuple[int, int]]] = {}
     changed: dict[Any, Reading] = {}
-    for index, (reading, (order, steps)) in enumerate(zip(readings, changes, strict=True)):
+    for index, (reading, (order, (steps, shares))) in enumerate(
+        zip(readings, changes, strict=True)
+    ):
         if not order:
             continue
-        for step in [*range(1, max(steps) + 1), *(-k for k in sorted(set(steps)))]:
+        removed = sorted({*range(1, max(steps) + 1), *shares})
+        for step in [*removed, *(-k for k in sorted(set(steps)))]:
             gone = order[:step] if step > 0 else order[-step:]
             left = (
                 adapter.deleted(reading, gone)
@@ -273,7 +291,9 @@ def _run(
     return results
 
 
-def _measure(whole: Answer, found: dict[int, Answer], steps: list[int]) -> Faithfulness:
+def _measure(whole: Answer, found: dict[int, Answer], counts: list[list[int]]) -> Faithfulness:
+    steps, shares = counts
+
     def drop(step: int) -> float:
         return whole.probability - found[step].probability if step in found else np.nan
 
@@ -286,4 +306,5 @@ def _measure(whole: Answer, found: dict[int, Answer], steps: list[int]) -> Faith
         sufficiency=float(np.mean([drop(-step) for step in steps])),
         aopc=float(np.mean(curve)),
         log_odds=float(np.mean([log_odds(step) for step in steps])),
+        aopc_shares=float(defined_mean(np.array([drop(step) for step in shares]))),
     )

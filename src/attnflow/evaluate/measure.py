@@ -10,21 +10,28 @@ from attnflow.checks import resolve_layer
 from attnflow.correlation import spearman
 from attnflow.errors import TextError
 from attnflow.evaluate.baselines import every_baseline
-from attnflow.evaluate.faithfulness import faithfulness
+from attnflow.evaluate.evidence import (
+    candidate_tokens,
+    check_preference,
+    evidence_measures,
+    evidence_tokens,
+)
+from attnflow.evaluate.faithfulness import Faithfulness, faithfulness
 from attnflow.evaluate.significance import defined_mean
 from attnflow.formats import without_nan
 from attnflow.importance import importance
 from attnflow.models import Explainer
 from attnflow.models.adapter import Question
 from attnflow.models.explainer import LayerScores
-from attnflow.options import Options
+from attnflow.options import ANSWER_METHODS, Options
 
 
 class Plan(NamedTuple):
     """What is measured of every text: options of `attnflow.evaluate.evaluate`, checked.
 
-    Lists are tuples, and not empty but for `baselines`. `layers` are counted from 1, or None for
-    all layers; `receptive_field` is ("auto",) or has booleans.
+    Lists are tuples, and not empty but for `baselines` and `references`. `layers` are counted from
+    1, or None for all layers; `receptive_field` is ("auto",) or has booleans. There is one kind of
+    edges if all methods explain the answer.
     """
 
     methods: tuple[str, ...]
@@ -39,6 +46,7 @@ class Plan(NamedTuple):
     baselines: tuple[str, ...]
     faithfulness: bool
     removal: str | int
+    keep_wrong: bool
     replacement: str | int
     batch_size: int
     truncate: bool
@@ -51,11 +59,11 @@ class Plan(NamedTuple):
         return Options(edges=edges, **{name: getattr(self, name) for name in names})
 
     def questions(
-        self, explainer: Explainer, item: Any, target: int | str | None
+        self, explainer: Explainer, item: Any, target: int | None, contrast: int | None
     ) -> tuple[Any, list[Question]]:
         """Return an input and what is asked about it. A missing target text is generated."""
         return explainer.adapter.questions(
-            item, Question(self.position, target), self.max_new_tokens, self.truncate
+            item, Question(self.position, target, contrast), self.max_new_tokens, self.truncate
         )
 
     @property
@@ -70,7 +78,9 @@ def measure(
     plan: Plan,
     *,
     index: int,
-    target: int | str | None,
+    target: int | None,
+    contrast: int | None = None,
+    evidence: Any = None,
     frequencies: Mapping[str, int],
     num_threads: int | None = None,
 ) -> dict[str, Any]:
@@ -90,6 +100,9 @@ def measure(
         plan: What to measure.
         index: The input's index, part of the seed of the random baseline.
         target: The class or token that is explained. None means what the model predicts.
+        contrast: The class or token that it is compared with. None means none.
+        evidence: What the answer must come from, as in
+            `attnflow.evaluate.evidence.evidence_spans`. None means that it is not known.
         frequencies: How often each token occurs.
         num_threads: How many threads compute flows. None means one for each CPU.
 
@@ -100,29 +113,39 @@ def measure(
         fields, sinks, references, special tokens and layers. "baselines" has the axes baselines,
         sinks, references and special tokens. With `plan.faithfulness`, "faithfulness" has the axes
         edges, methods, receptive fields, layers and measures, and "other_faithfulness" has
-        references and baselines, and measures.
+        references and baselines, and measures; likewise "evidence" and "other_evidence" if there is
+        evidence.
 
     Raises:
         TextError: If the input cannot be measured; the message says why.
         AttnflowError: Whatever `Explainer.explain` and the references raise.
     """
-    item, asked = plan.questions(explainer, item, target)
+    item, asked = plan.questions(explainer, item, target, contrast)
+    for question in asked:
+        check_preference(
+            explainer,
+            item,
+            question,
+            keep_wrong=plan.keep_wrong or evidence is None,
+            truncate=plan.truncate,
+        )
     scored = [
         explainer.layer_scores(
             item,
             asked,
-            methods=plan.methods,
+            # Edges make no difference to a method that explains the answer.
+            methods=[one for one in plan.methods if i == plan.main or one not in ANSWER_METHODS],
             receptive_fields=plan.receptive_field,
             num_threads=num_threads,
             **plan.options(edges),
         )
-        for edges in plan.edges
+        for i, edges in enumerate(plan.edges)
     ]
     answers = []
     for place, question in enumerate(asked):
         seed = (plan.seed, index, place) if len(asked) > 1 else (plan.seed, index)
         found = [by_question[place] for by_question in scored]
-        answers.append(_answer(explainer, item, question, found, plan, frequencies, seed))
+        answers.append(_answer(explainer, item, question, found, plan, evidence, frequencies, seed))
     last = scored[plan.main][-1]
     several = explainer.adapter.asks_about_targets and plan.position == "auto"
     return {
@@ -130,6 +153,7 @@ def measure(
         "tokens": min(len(found[-1].tokens) for found in scored),
         "position": last.position,
         "target": item[1] if several else last.target,
+        "contrast": None if contrast is None else explainer.adapter.label(contrast),
         "prediction": None if several else without_nan(last.prediction),
         "related": last.relative,
         "layers": [layer + 1 for layer in _layers(last, plan)],
@@ -146,41 +170,51 @@ def _answer(
     question: Question,
     scored: list[LayerScores],
     plan: Plan,
+    evidence: Any,
     frequencies: Mapping[str, int],
     seed: Sequence[int],
 ) -> dict[str, NDArray[np.float64]]:
     """Measure one question. `scored` has the scores for each kind of edges."""
-    asked = {"truncate": plan.truncate, **question._asdict()}
-    references = reference_values(explainer, item, plan, **asked)
     first = scored[plan.main]
     count = min(len(found.tokens) for found in scored)
     if count < 2:
         raise TextError("the position sees one token, and a rank correlation needs two")
-    references = references[:, :count]
+    tokens = first.tokens.first(count)
+    if evidence is not None:
+        # What cannot be measured is found out before the references take their time.
+        ranked = candidate_tokens(explainer, tokens)
+        marked = evidence_tokens(tokens, evidence, ranked)
+    asked = {"truncate": plan.truncate, "position": question.position, "target": question.target}
+    contrast = {} if question.contrast is None else {"contrast": question.contrast}
+    references = reference_values(explainer, item, plan, count, **asked, **contrast)
     layers = _layers(first, plan)
+
+    def scores_of(found: LayerScores, method: str, field: str | bool) -> NDArray[np.float64]:
+        source = first if method in ANSWER_METHODS else found
+        relative = source.relative if field == "auto" else bool(field)
+        return source.scores[method, relative][layers, :count]
+
     scores = np.array(
         [
             [
-                [
-                    found.scores[method, found.relative if field == "auto" else bool(field)][
-                        layers, :count
-                    ]
-                    for field in plan.receptive_field
-                ]
+                [scores_of(found, method, field) for field in plan.receptive_field]
                 for method in plan.methods
             ]
             for found in scored
         ]
     )
     guesses = every_baseline(
-        plan.baselines, first.tokens.names[:count], frequencies=frequencies, seed=seed
+        plan.baselines, tokens.names, frequencies=frequencies, seed=seed, special=tokens.special
     )
-    special = np.array(first.tokens.special[:count])
+    special = np.array(tokens.special)
     kept = np.isin(np.arange(count), first.sinks, invert=True)
+    # A reference has no sign. Of scores that have one, the sizes are compared with it.
+    answering = np.array([method in ANSWER_METHODS for method in plan.methods])
+    sizes = np.where(answering[:, None, None, None], np.abs(scores), scores)
     answer = {
         # Layers last.
         "correlations": np.moveaxis(
-            agreement(scores, references, special, kept, plan.drop_sink), 3, -1
+            agreement(sizes, references, special, kept, plan.drop_sink), 3, -1
         ),
         "baselines": agreement(guesses, references, special, kept, plan.drop_sink),
     }
@@ -188,6 +222,17 @@ def _answer(
         others = np.concatenate([references, guesses])
         for name, order in (("faithfulness", scores), ("other_faithfulness", others)):
             answer[name] = _removed(explainer, item, plan, order, asked)
+    if evidence is not None:
+        names = [name for name, wanted in zip(tokens.names, ranked, strict=True) if wanted]
+        guesses[:, ranked] = every_baseline(
+            plan.baselines, names, frequencies=frequencies, seed=seed
+        )
+        if "random" in plan.baselines:
+            # All are equal, which measures as the mean over all orders.
+            guesses[plan.baselines.index("random")] = 1.0
+        others = np.concatenate([references, guesses])
+        for name, order in (("evidence", scores), ("other_evidence", others)):
+            answer[name] = evidence_measures(order, marked, ranked)
     return answer
 
 
@@ -198,32 +243,33 @@ def _layers(scored: LayerScores, plan: Plan) -> list[int]:
 
 
 def reference_values(
-    explainer: Explainer, item: Any, plan: Any, **options: Any
+    explainer: Explainer, item: Any, plan: Any, count: int, **options: Any
 ) -> NDArray[np.float64]:
-    """Return the references of an input, of shape (R, n).
+    """Return the references of an input, of shape (R, count).
 
     Args:
         explainer: The model.
         item: The input.
         plan: Anything with `references`, `replacement` and `batch_size`.
-        **options: "target", "position" and "truncate" of `attnflow.importance.importance`.
+        count: How many tokens, from the first.
+        **options: "target", "contrast", "position" and "truncate" of
+            `attnflow.importance.importance`.
 
     Raises:
         AttnflowError: Whatever `attnflow.importance.importance` raises.
     """
-    return np.stack(
-        [
-            importance(
-                explainer,
-                item,
-                reference=name,
-                replacement=plan.replacement if name == "blank_out" else "auto",
-                batch_size=plan.batch_size,
-                **options,
-            )
-            for name in plan.references
-        ]
-    )
+    found = [
+        importance(
+            explainer,
+            item,
+            reference=name,
+            replacement=plan.replacement if name == "blank_out" else "auto",
+            batch_size=plan.batch_size,
+            **options,
+        )[:count]
+        for name in plan.references
+    ]
+    return np.array(found, dtype=np.float64).reshape(-1, count)
 
 
 def _removed(
@@ -233,8 +279,11 @@ def _removed(
     scores: NDArray[np.float64],
     asked: Mapping[str, Any],
 ) -> NDArray[np.float64]:
-    """Measure what removing tokens in the order of scores (..., n) does, of shape (..., 4)."""
-    rows = scores.reshape(-1, scores.shape[-1])
+    """Measure what removing tokens in the order of scores (..., n) does, of shape (..., 5)."""
+    if not scores.size:
+        return np.empty((*scores.shape[:-1], len(Faithfulness._fields)))
+    # Scores of an answer are the same in every layer.
+    rows, places = np.unique(scores.reshape(-1, scores.shape[-1]), axis=0, return_inverse=True)
     found = faithfulness(
         explainer,
         [item] * len(rows),
@@ -246,7 +295,7 @@ def _removed(
     values = np.array(found, dtype=np.float64)
     # The log-odds of a certain prediction are infinite and have no mean.
     values[~np.isfinite(values)] = np.nan
-    return values.reshape(*scores.shape[:-1], -1)
+    return values[places].reshape(*scores.shape[:-1], -1)
 
 
 def agreement(

@@ -16,6 +16,7 @@ from attnflow.dataset.store import digest, file_digest
 from attnflow.errors import OptionError, TextError
 from attnflow.evaluate.baselines import BASELINES, IMAGE_BASELINES
 from attnflow.evaluate.evaluation import MEASURES, EvaluatedText, Evaluation, Skipped
+from attnflow.evaluate.evidence import LEFT_OUT, SAME_TOKEN, first_token
 from attnflow.evaluate.faithfulness import check_removal
 from attnflow.evaluate.measure import Plan, measure
 from attnflow.evaluate.options import (
@@ -31,7 +32,10 @@ from attnflow.importance import REFERENCES
 from attnflow.importance.gradient import gradient_norm, input_gradient
 from attnflow.io.journal import digest_of
 from attnflow.models import Explainer
-from attnflow.options import EDGES, METHODS
+from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, EDGES, METHODS
+
+DEFAULT_METHODS = (*ATTENTION_METHODS, "contribution")
+"""The methods that are evaluated by default."""
 
 ROUNDING_NOTE = (
     "input_gradient is rounding error on this model, and correlations with it mean nothing: layer "
@@ -47,11 +51,14 @@ def evaluate(
     explainer: Explainer,
     texts: Sequence[Any],
     *,
-    methods: str | Sequence[str] = METHODS,
+    methods: str | Sequence[str] = DEFAULT_METHODS,
     edges: str | Sequence[str] = ("attention",),
-    references: str | Sequence[str] = ("blank_out",),
+    references: str | Sequence[str] | None = ("blank_out",),
     layers: Sequence[int] | None = None,
     targets: int | str | Sequence[int | str | None] | None = None,
+    contrasts: int | str | Sequence[int | str | None] | None = None,
+    evidence: Sequence[Any] | None = None,
+    keep_wrong: bool = False,
     position: int | str = "auto",
     heads: str | int = "mean",
     residual: float = 0.5,
@@ -85,6 +92,12 @@ def evaluate(
     cannot be evaluated (empty, too long, fewer than two tokens) is listed in `Evaluation.skipped`,
     and the others are evaluated.
 
+    Where the evidence for an answer is known, this also measures whether the scores find it: the
+    reciprocal rank of the best-ranked evidence token, whether it comes first, and its share of the
+    positive scores (`attnflow.evaluate.evidence`). A text is left out, and counted, if the model
+    prefers the bad answer, both answers begin with the same token, or the evidence is only at the
+    first position of a causal language model, where its attention sink is.
+
     Each kind of edges takes one forward pass per text, for all methods and layers. References take
     further passes: blank-out takes one per token.
 
@@ -97,12 +110,23 @@ def evaluate(
         texts: The texts. For an encoder-decoder, source texts, for which the model generates
             targets, or tuples of a source and its target. For a vision model, images, as in
             `Explainer.explain`.
-        methods: Any of "raw", "rollout" and "flow".
+        methods: Any of `attnflow.options.METHODS`. Contributions have no layers, and are reported
+            once.
         edges: Any of "attention", "gradient", "effective" and "value_norm".
-        references: Any of `attnflow.importance.REFERENCES`.
+        references: Any of `attnflow.importance.REFERENCES`. None means none, if evidence or
+            faithfulness is measured.
         layers: The layers, from 1; -1 is the last. None means all. They are sorted.
-        targets: The class or token that references and gradient edges explain: one for all texts,
-            or one for each. None means what the model predicts.
+        targets: The class or token that contributions, references and gradient edges explain: one
+            for all texts, or one for each. None means what the model predicts. For a language
+            model, a string for all is one token, as in `Explainer.explain`; strings for each are
+            words that follow their texts, of which the first tokens are meant: a space is put
+            before a word, unless its text ends in white space.
+        contrasts: The class or token that the target is compared with, likewise.
+        evidence: For each text what its answer must come from: a word or phrase of it, of which all
+            places count; or spans of characters, "2-7,10-14" or a list of pairs (start, end). None
+            means that it is not known.
+        keep_wrong: Whether to keep texts with evidence of which the model prefers the contrast to
+            the target, or without a contrast another class.
         position: The position explained, as in `Explainer.explain`. For an encoder-decoder, "auto"
             means every position at which a target token is predicted; with "last" or an index, only
             that position is explained.
@@ -114,8 +138,9 @@ def evaluate(
             of the first, so that all edges are compared on the same tokens.
         baselines: Whether to compare with scores that do not depend on the model, or which ones:
             "random", "position" (later tokens score higher), "position_reversed" (earlier tokens
-            do) and "frequency" (rarer tokens do); for images, "centre" (central patches do) instead
-            of "frequency".
+            do), "frequency" (rarer tokens do), "first_token" and "last_token" (one token scores
+            high, all others are equal); for images, "centre" (central patches do) instead of the
+            last three.
         frequencies: How often each token occurs, for the baseline. Tokens that are missing have
             frequency 0. None counts the tokens of the texts, and of the targets given.
         faithfulness: Whether to also remove tokens in the order of their scores, and measure how
@@ -203,13 +228,24 @@ class Run(Resumable):
         self._numbers = _numbers_of(options["numbers"], len(self._texts))
         self._statistics = statistics_options(options)
         plan = self._plan = _plan(explainer, options)
-        self._targets = _targets(explainer, options["targets"], len(self._texts), plan)
+        targets, contrasts = (
+            _answers(explainer, options[name], name, len(self._texts), plan)
+            for name in ("targets", "contrasts")
+        )
+        self._evidence = _evidence(explainer, options["evidence"], len(self._texts))
+        self._answers: dict[int, list[int | None]] = {}
         self.skipped: list[Skipped] = list(options["skipped"])
         self._todo: list[int] = []
         counted: Counter[str] = Counter()
         for index, text in enumerate(self._texts):
             try:
-                counted.update(adapter.counted(text, plan.truncate, plan.position))
+                tokens = adapter.counted(text, plan.truncate, plan.position)
+                given = (targets[index], contrasts[index])
+                answers = [_index(explainer, text, one) for one in given]
+                if None not in answers and answers[0] == answers[1]:
+                    raise TextError(SAME_TOKEN)
+                counted.update(tokens)
+                self._answers[index] = answers
                 self._todo.append(index)
             except (TextError, OptionError) as error:
                 self.skipped.append(Skipped(self._numbers[index], str(error)))
@@ -235,7 +271,9 @@ class Run(Resumable):
         for index in self._todo:
             if index not in self._records:
                 first = index == self._todo[0]
-                yield index, _Task(index, self._texts[index], self._targets[index], first)
+                target, contrast = self._answers[index]
+                evidence = self._evidence[index]
+                yield index, _Task(index, self._texts[index], target, contrast, evidence, first)
 
     def result(self) -> Evaluation:
         """Return the evaluation of the texts done so far.
@@ -254,15 +292,14 @@ class Run(Resumable):
         ]
         records = [record for record in done if "error" not in record]
         if not records:
-            raise TextError(failed[0].reason if failed else "no text has been evaluated yet")
+            raise TextError(_nothing(failed) if failed else "no text has been evaluated yet")
         plan, explainer, first = self._plan, self._explainer, records[0]
         arrays = {
             name: np.array([record[name] for record in records], dtype=np.float64)
             for name in ("correlations", "baselines", *MEASURES)
             if name in first
         }
-        baselines = arrays.pop("baselines")
-        columns = (len(plan.drop_sink), len(plan.references), 2)
+        arrays["baseline_correlations"] = arrays.pop("baselines")
         relative = sum(record["related"] for record in records) * 2 > len(records)
         options = {
             name: getattr(plan, name)
@@ -272,6 +309,8 @@ class Run(Resumable):
             options["residual"] = "measured"
         if plan.faithfulness:
             options["removal"] = plan.removal
+        if "evidence" in first:
+            options["keep_wrong"] = plan.keep_wrong
         if explainer.adapter.asks_about_targets and plan.position == "auto":
             options["max_new_tokens"] = plan.max_new_tokens
         return Evaluation(
@@ -295,7 +334,6 @@ class Run(Resumable):
             skipped=sorted([*self.skipped, *failed], key=lambda item: item.number),
             pending=self.total - self.done,
             notes=[ROUNDING_NOTE] if any(record.get("rounding") for record in records) else [],
-            baseline_correlations=baselines.reshape(len(records), len(plan.baselines), *columns),
             **arrays,
         )
 
@@ -306,7 +344,10 @@ class Run(Resumable):
             "model": self._explainer.name,
             "fingerprint": self._fingerprint,
             "options": self._plan._asdict(),
-            "data": {"texts": len(inputs), "digest": digest_of([inputs, self._targets])},
+            "data": {
+                "texts": len(inputs),
+                "digest": digest_of([inputs, sorted(self._answers.items()), self._evidence]),
+            },
         }
 
 
@@ -315,7 +356,9 @@ class _Task(NamedTuple):
 
     number: int
     item: Any
-    target: int | str | None
+    target: int | None
+    contrast: int | None
+    evidence: Any
     first: bool
 
 
@@ -323,7 +366,14 @@ def _measured(explainer: Explainer, task: _Task, plan: Plan, **options: Any) -> 
     """Return the record of an input: what was measured, or why it could not be."""
     try:
         record = measure(
-            explainer, task.item, plan, index=task.number, target=task.target, **options
+            explainer,
+            task.item,
+            plan,
+            index=task.number,
+            target=task.target,
+            contrast=task.contrast,
+            evidence=task.evidence,
+            **options,
         )
         if task.first and "input_gradient" in plan.references:
             record["rounding"] = _is_rounding(explainer, task, plan)
@@ -334,9 +384,15 @@ def _measured(explainer: Explainer, task: _Task, plan: Plan, **options: Any) -> 
 
 def _is_rounding(explainer: Explainer, task: _Task, plan: Plan) -> bool:
     """Return whether the sums of gradients are rounding error on this model."""
-    item, [question, *_] = plan.questions(explainer, task.item, task.target)
+    item, [question, *_] = plan.questions(explainer, task.item, task.target, None)
     sums, norms = (
-        reference(explainer, item, truncate=plan.truncate, **question._asdict())
+        reference(
+            explainer,
+            item,
+            truncate=plan.truncate,
+            target=question.target,
+            position=question.position,
+        )
         for reference in (input_gradient, gradient_norm)
     )
     return bool(sums.max() < ROUNDING * norms.max())
@@ -365,11 +421,14 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
     if images and options["frequencies"] is not None:
         raise OptionError("frequencies are counts of tokens, but this model takes images")
     given = {name: options[name] for name in Plan._fields}
+    if given["references"] is None and (options["faithfulness"] or options["evidence"] is not None):
+        given["references"] = ()
     for name, valid in (("methods", METHODS), ("edges", EDGES), ("references", REFERENCES)):
-        given[name] = choose(given[name], name, valid)
+        if given[name] != ():
+            given[name] = choose(given[name], name, valid)
     for name, least in (("batch_size", 1), ("max_new_tokens", 1), ("seed", 0)):
         given[name] = integer(given[name], name, least=least)
-    for name in ("faithfulness", "truncate"):
+    for name in ("faithfulness", "truncate", "keep_wrong"):
         given[name] = switch(given[name], name)
     given["baselines"] = choose_baselines(
         given["baselines"], IMAGE_BASELINES if images else BASELINES
@@ -381,6 +440,13 @@ def _plan(explainer: Explainer, options: Mapping[str, Any]) -> Plan:
         if isinstance(field, str) and field == "auto"
         else choose(field, "receptive_field", (True, False), otherwise="'auto'")
     )
+    if set(given["methods"]) <= set(ANSWER_METHODS):
+        for name, default in (("layers", None), ("edges", ("attention",))):
+            if given[name] != default:
+                raise OptionError(
+                    f"{name} is {given[name]!r}, which makes no difference to the methods "
+                    f"{', '.join(given['methods'])}; leave it out"
+                )
     if given["layers"] is not None:
         given["layers"] = _layers(given["layers"], explainer.adapter.depth)
     plan = Plan(**given)
@@ -408,21 +474,55 @@ def _layers(layers: Any, depth: int | None) -> tuple[int, ...]:
     return tuple(sorted(wanted))
 
 
-def _targets(explainer: Explainer, targets: Any, count: int, plan: Plan) -> list[Any]:
-    if targets is None or isinstance(targets, str | int | np.integer):
-        wanted = [targets] * count
-    else:
-        wanted = items(targets, "targets", "classes or tokens")
-        if len(wanted) != count:
-            raise OptionError(f"targets has {len(wanted)} items, but there are {count} texts")
-    if explainer.adapter.asks_about_targets and plan.position == "auto" and set(wanted) != {None}:
+def _answers(explainer: Explainer, given: Any, name: str, count: int, plan: Plan) -> list[Any]:
+    """Return the target or contrast of each text: an index, a word that follows, or None."""
+    adapter = explainer.adapter
+    each = not (given is None or isinstance(given, str | int | np.integer))
+    wanted = items(given, name, "classes or tokens") if each else [given] * count
+    if len(wanted) != count:
+        raise OptionError(f"{name} has {len(wanted)} items, but there are {count} texts")
+    if adapter.asks_about_targets and plan.position == "auto" and set(wanted) != {None}:
         raise OptionError(
-            "targets cannot be given if every target token of an encoder-decoder is explained; "
+            f"{name} cannot be given if every target token of an encoder-decoder is explained; "
             "give tuples (source, target) as texts, or one position, such as position='last'"
         )
     # An unknown class is an error before the first text runs.
-    checked = {target: explainer.adapter.target(target) for target in wanted}
-    return [checked[target] for target in wanted]
+    checked = {
+        one: one
+        if each and isinstance(one, str) and not adapter.has_classes
+        else adapter.target(one, name.removesuffix("s"))
+        for one in wanted
+    }
+    return [checked[one] for one in wanted]
+
+
+def _index(explainer: Explainer, item: Any, answer: int | str | None) -> int | None:
+    """Return the index of a class or token; of a word that follows a text, its first token."""
+    return first_token(explainer, item, answer) if isinstance(answer, str) else answer
+
+
+def _evidence(explainer: Explainer, given: Any, count: int) -> list[Any]:
+    if given is None:
+        return [None] * count
+    wanted = items(given, "evidence", "words or spans")
+    if len(wanted) != count:
+        raise OptionError(f"evidence has {len(wanted)} items, but there are {count} texts")
+    if not getattr(explainer.tokenizer, "is_fast", False):
+        raise OptionError(
+            f"evidence needs the place of each token in a text, which {explainer.name} does not "
+            "give; expected a model of texts with a fast tokenizer"
+        )
+    # A text without evidence is left out.
+    return ["" if one is None else one for one in wanted]
+
+
+def _nothing(failed: Sequence[Skipped]) -> str:
+    """Say why none of the texts was measured."""
+    reasons = [item.reason for item in failed]
+    if not set(reasons) & set(LEFT_OUT):
+        return reasons[0]
+    why = "; ".join(f"{count}: {reason}" for reason, count in Counter(reasons).most_common())
+    return f"none of the {len(failed)} texts can be measured ({why})"
 
 
 def _numbers_of(numbers: Any, count: int) -> list[int]:

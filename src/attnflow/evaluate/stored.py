@@ -359,7 +359,8 @@ def _measured(
     """
     values, skipped = [], []
     for row in rows:
-        scores = np.array(row["scores"], dtype=np.float64)
+        # Contributions have a sign, and references and shares do not.
+        scores = np.abs(np.array(row["scores"], dtype=np.float64))
         special = np.array(row["special"], dtype=np.bool_)
         kept = np.ones_like(special)
         guesses = every_baseline(
@@ -367,6 +368,7 @@ def _measured(
             row["tokens"],
             frequencies=plan.frequencies,
             seed=(plan.seed, row["row"]),
+            special=row["special"],
         )
         agreeing = np.full((1 + len(guesses), len(plan.references), 2), np.nan)
         if explainer is not None:
@@ -392,14 +394,17 @@ def _stored_references(
     """Return the references of the stored tokens or words of a text, of shape (R, T)."""
     options = plan.options
     encoded = explainer.adapter.read(row["text"], options["truncate"])
+    contrast = options["contrast"]
     values = reference_values(
         explainer,
         row["text"],
         plan,
+        len(encoded.tokens),
         target=options["target"],
         # The stored position counts source tokens too. That of an encoder-decoder does not.
         position=row["position"] - encoded.source,
         truncate=options["truncate"],
+        **({} if contrast is None else {"contrast": contrast}),
     )
     # A causal position sees the tokens up to itself. Any other position sees all.
     found = [

@@ -424,6 +424,18 @@ class Text(NamedTuple):
     label: str | None
 
 
+class Annotated(NamedTuple):
+    """A text of a file with the values of further columns.
+
+    Attributes:
+        text: The text.
+        more: The values, by the options that name their columns.
+    """
+
+    text: Text
+    more: Mapping[str, Any]
+
+
 def read_examples(
     path: str,
     layout_of: Callable[[str, str], Layout[Example]],
@@ -500,6 +512,19 @@ def label_of(values: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
+def _value(values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a row in a column: a string, a number, or lists of these.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if values.get(name) is None:
+        raise ValueError(f"there is no {name!r}")
+    if has_surrogates(str(values[name])):
+        raise ValueError(f"{name!r} has a lone surrogate, which is not valid UTF-8")
+    return values[name]
+
+
 def read_texts(
     path: str | os.PathLike[str],
     *,
@@ -547,51 +572,104 @@ def read_texts(
         3 the line is empty
         Text(number=4, text='no "plot"', label='0')
     """
+    found = read_annotated(
+        path,
+        {},
+        format=format,
+        text_column=text_column,
+        label_column=label_column,
+        limit=limit,
+        on_fault=on_fault,
+        dialect=dialect,
+    )
+    return (annotated.text for annotated in found)
+
+
+def read_annotated(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, str],
+    *,
+    format: str = "auto",
+    text_column: str | None = None,
+    label_column: str | None = None,
+    limit: int | None = None,
+    on_fault: Callable[[int, str], object] | None = None,
+    dialect: Callable[[str, str, str], Layout[Any] | None] | None = None,
+) -> Iterator[Annotated]:
+    """Read texts as `read_texts` does, with the values of further columns.
+
+    Args:
+        path: The file.
+        columns: The columns, or JSON fields, by the options that name them, for errors.
+        format: As in `read_texts`.
+        text_column: As in `read_texts`.
+        label_column: As in `read_texts`.
+        limit: As in `read_texts`.
+        on_fault: As in `read_texts`.
+        dialect: As in `read_texts`. It may not be given with columns.
+
+    Yields:
+        The texts with their values.
+
+    Raises:
+        AttnflowError: Whatever `read_texts` raises.
+    """
     check_limit(limit)
 
-    def layout_of(file: str, first: str) -> Layout[Any]:
+    def layout_of(file: str, first: str) -> Layout[tuple[Any, Mapping[str, Any]]]:
         other = None if dialect is None else dialect(format, file, first)
         if other is None:
             kind = format_of(file, first) if format == "auto" else format
-            return Layout(kind, _labelled_parser(file, kind, text_column, label_column))
-        if label_column not in (None, "label"):
-            raise OptionError(
-                f"label_column is {label_column!r}, but the labels of {file} are called 'label'; "
-                "expected 'label'"
-            )
-        return other
+            parse = _labelled_parser(file, kind, text_column, label_column, columns)
+            return Layout(kind, parse)
+        for option, column in {"label_column": label_column, **columns}.items():
+            if column is not None and (option, column) != ("label_column", "label"):
+                raise OptionError(
+                    f"{option} is {column!r}, but the labels of {file} are called 'label', and it "
+                    "has no other columns; expected label_column='label'"
+                )
+        labelled = other.parse
+        return Layout(other.format, lambda values: (labelled(values), {}))
 
     def fault(number: int, reason: str) -> None:
         if on_fault is None:
             raise DataError(f"{path}, line {number}: {reason}")
         on_fault(number, reason)
 
-    for number, example in islice(read_examples(os.fspath(path), layout_of, fault), limit):
-        yield Text(number, example.text, None if label_column is None else example.label)
+    for number, (example, more) in islice(read_examples(os.fspath(path), layout_of, fault), limit):
+        label = None if label_column is None else example.label
+        yield Annotated(Text(number, example.text, label), more)
 
 
 def _labelled_parser(
-    file: str, format: str, text_column: str | None, label_column: str | None
-) -> Callable[[Mapping[str, Any]], Labelled]:
-    """Return what reads the text and the label of a row."""
+    file: str,
+    format: str,
+    text_column: str | None,
+    label_column: str | None,
+    more: Mapping[str, str],
+) -> Callable[[Mapping[str, Any]], tuple[Labelled, dict[str, Any]]]:
+    """Return what reads the text and the label of a row, and its values in further columns."""
     if format not in FORMATS:
         raise OptionError(f"format is {format!r}; expected {', '.join(FORMATS)}")
-    column = text_column or label_column
-    if format == "text" and column is not None:
-        raise OptionError(
-            f"{'label' if text_column is None else 'text'}_column is {column!r}, but {file} is "
-            "plain text, one text a line; if it has columns, give its format: csv, tsv or jsonl"
-        )
+    named = {"text_column": text_column, "label_column": label_column, **more}
+    for option, column in named.items() if format == "text" else ():
+        if column is not None:
+            raise OptionError(
+                f"{option} is {column!r}, but {file} is plain text, one text a line; if it has "
+                "columns, give its format: csv, tsv or jsonl"
+            )
 
-    def parse(values: Mapping[str, Any]) -> Labelled:
+    def parse(values: Mapping[str, Any]) -> tuple[Labelled, dict[str, Any]]:
         texts = TEXT_COLUMNS if text_column is None else (text_column,)
         # Every row of a table has the same columns; JSON objects may differ.
         if format != "jsonl":
             texts = (find_text_column(values, text_column, file),)
-            if label_column is not None:
-                require_column(label_column, values, "label_column", file)
+            for option, column in named.items():
+                if column is not None:
+                    require_column(column, values, option, file)
         text = text_of(values, texts)
-        return Labelled(text, "" if label_column is None else label_of(values, label_column))
+        label = "" if label_column is None else label_of(values, label_column)
+        return Labelled(text, label), {option: _value(values, more[option]) for option in more}
 
     return parse
 

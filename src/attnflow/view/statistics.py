@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attnflow.evaluate.statistics import MEASURES, Statistics
+from attnflow.options import ANSWER_METHODS
 from attnflow.view import captions, theme
 from attnflow.view.evaluation import DIFFERENCES, skipped_notes, statistics_notes
 from attnflow.view.tables import Cell, Report, Table
@@ -24,9 +25,10 @@ def report(statistics: Statistics) -> Report:
     """
     options = statistics.options
     layer = "the last layer" if options["layer"] == -1 else f"layer {options['layer']}"
+    where = f" in {layer}, edges {captions.spaced(options['edges'])}"
     headline = (
         f"{statistics.data}: {captions.counted(statistics.count)}, {options['method']} of "
-        f"{options['units']} in {layer}, edges {captions.spaced(options['edges'])}, "
+        f"{options['units']}{'' if options['method'] in ANSWER_METHODS else where}, "
         f"{captions.model_name(statistics.model)}"
     )
     tables = [table for table in _tables(statistics) if table.rows]
