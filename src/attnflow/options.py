@@ -19,7 +19,7 @@ from attnflow.errors import OptionError
 
 ATTENTION_METHODS: Final = ("raw", "rollout", "flow")
 """The methods that read the attention weights alone: what could have reached a position."""
-ANSWER_METHODS: Final = ("contribution",)
+ANSWER_METHODS: Final = ("contribution", "alti_logit")
 """The methods that explain an answer, in scores with a sign: what the answer came from."""
 METHODS: Final = (*ATTENTION_METHODS, *ANSWER_METHODS)
 EDGES: Final = ("attention", "gradient", "effective", "value_norm", "alti")
@@ -217,9 +217,10 @@ OPTIONS: Final[list[Option]] = [
         Choice(("auto", *METHODS)),
         "auto",
         "How tokens are scored. contribution: what each adds to the answer, in scores that add up "
-        "to it. raw attention, attention rollout and attention flow: how much of each could have "
-        "reached a position, by the attention weights alone. auto is contribution where the model "
-        "gives an answer, and rollout where it does not.",
+        "to it. alti_logit: what attention to each adds to a causal language model's next token "
+        "(Ferrando et al. 2023). raw attention, attention rollout and attention flow: how much of "
+        "each could have reached a position, by the attention weights alone. auto is contribution "
+        "where the model gives an answer, and rollout where it does not.",
     ),
     Option(
         "layer",

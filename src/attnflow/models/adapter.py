@@ -308,6 +308,11 @@ class Adapter(ABC):
                 f"{name} is {options[name]!r}, which needs a prediction, and {self.name} has no "
                 "head; leave it out"
             )
+        if options.method == "alti_logit" and self.task != "causal-lm":
+            raise OptionError(
+                f"method is 'alti_logit', which is for causal language models; {self.name} is for "
+                f"{self.task}. Use method='contribution'"
+            )
         if options.check:
             self.check_answers()
         fast = getattr(self.tokenizer, "is_fast", False)
@@ -606,6 +611,8 @@ class Adapter(ABC):
                 values.append(self.value(logits, targets[-1], one.contrast))
             return torch.stack(values)
 
+        if options.method == "alti_logit":
+            return self._alti_logit(batch, inputs, positions, asked)
         heads = None if options.keep_heads else options.heads
         try:
             found = contribute(self.model, inputs, score, steps=steps, heads=heads)
@@ -632,6 +639,38 @@ class Adapter(ABC):
                 )
             )
         return results
+
+    def _alti_logit(
+        self,
+        batch: Sequence[Encoded],
+        inputs: Mapping[str, Any],
+        positions: Sequence[int],
+        asked: Sequence[Asked],
+    ) -> list[Contributed]:
+        """Return what attention to each position added; what else adds is the bias."""
+        from attnflow.capture import Contributions, alti_logit
+
+        found = alti_logit(
+            self.model,
+            inputs,
+            positions,
+            [one.target for one in asked],
+            [one.contrast for one in asked],
+        )
+        rest = found.embeddings + found.feed_forward + found.biases
+        wrapped = Contributions(
+            found.values, (found.scores,), rest, found.errors, (), found.limit, {}
+        )
+        return [
+            Contributed(
+                wrapped,
+                row,
+                predict(found.logits[row].double().numpy(), self.label),
+                one._replace(target=found.targets[row]),
+                self.by_position(wrapped, row, encoded),
+            )
+            for row, (encoded, one) in enumerate(zip(batch, asked, strict=True))
+        ]
 
     def by_position(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
         """Return the contribution of each position of an input's graph."""

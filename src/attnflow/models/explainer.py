@@ -299,10 +299,11 @@ class Explainer:
             )
         for method in methods:
             if method in ANSWER_METHODS:
-                found = [self._answer_scores(encoded, one, chosen) for one in questions]
+                mine = chosen.replace(method=method)
+                found = [self._answer_scores(encoded, one, mine) for one in questions]
                 results = [
-                    _joined(mine, one, method)
-                    for mine, one in zip(found, results or found, strict=True)
+                    _joined(scored, one, method)
+                    for scored, one in zip(found, results or found, strict=True)
                 ]
         return results
 
@@ -350,7 +351,7 @@ class Explainer:
         return results
 
     def _answer_scores(self, encoded: Encoded, question: Question, chosen: Options) -> LayerScores:
-        """Score an input by contributions, in one row."""
+        """Score an input by a method that explains its answer, in one row."""
         adapter = self.adapter
         [place] = _known([encoded], [adapter.position(encoded, question.position, None)])
         asked = Asked(
@@ -364,7 +365,7 @@ class Explainer:
         return LayerScores(
             encoded.tokens.first(count),
             position,
-            {("contribution", False): scores},
+            {(chosen.method, False): scores},
             False,
             (),
             answer.target,

@@ -12,6 +12,7 @@ METHOD_NAMES = {
     "rollout": "Attention rollout",
     "flow": "Attention flow",
     "contribution": "Contributions",
+    "alti_logit": "ALTI-Logit",
 }
 # The classes of the model that comes with attnflow, in words.
 VERB_NUMBERS = {"VBP": "plural (VBP)", "VBZ": "singular (VBZ)"}
@@ -180,7 +181,8 @@ def addition(explanation: Explanation) -> str:
     parts = [(what, usual)]
     if special.size:
         parts.append(("special tokens", float(special.sum())))
-    parts.append(("biases", bias))
+    what_else = "biases" if explanation.method == "contribution" else "everything else"
+    parts.append((what_else, bias))
     rest = value - bias - float(scores.sum())
     # What rounding to two digits hides is not worth a word.
     if abs(rest) > 0.005 * max(1.0, float(abs(scores).sum())):

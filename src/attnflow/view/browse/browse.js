@@ -44,7 +44,7 @@ class Browser {
     this.document = root.ownerDocument;
     this.window = this.document.defaultView;
     this.data = data;
-    this.signed = data.method === "contribution";
+    this.signed = data.method === "contribution" || data.method === "alti_logit";
     this.method = this.signed ? CONTRIBUTION : METHODS[data.method];
     this.rows = rows;
     this.byNumber = new Map(rows.map((row) => [row.row, row]));
