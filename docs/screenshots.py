@@ -49,7 +49,9 @@ def main() -> None:
         ("5-tokens", verb.explain("the keys to cabinets", method="rollout"), {}, []),
         (
             "512-tokens",
-            encoder.explain(story.read_text(encoding="utf-8"), truncate=True, method="flow", layer=4),
+            encoder.explain(
+                story.read_text(encoding="utf-8"), truncate=True, method="flow", layer=4
+            ),
             {},
             [],
         ),
