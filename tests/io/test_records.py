@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from attnflow.errors import DataError, OptionError
-from attnflow.io.records import Record, read_records, read_texts
+from attnflow.io.records import Record, read_annotated, read_records, read_texts
 from attnflow.paper.data import verb_number
 
 
@@ -242,3 +242,26 @@ def test_the_format_shows_after_lines_that_are_no_text(tmp_path):
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.txt cannot be read: No such file"):
         read(tmp_path / "nothing.txt")
+
+
+def test_further_columns_are_read_by_the_options_that_name_them(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"text": "a key", "at": [[2, 5]]}\n{"text": "a joy"}\n')
+    faults = []
+    found = list(
+        read_annotated(
+            path, {"evidence_column": "at"}, on_fault=lambda *fault: faults.append(fault)
+        )
+    )
+    assert found == [((1, "a key", None), {"evidence_column": [[2, 5]]})]
+    assert faults == [(2, "there is no 'at'")]
+    path = tmp_path / "pairs.csv"
+    path.write_text("text,at\na key,2-5\n")
+    [(_, more)] = read_annotated(path, {"evidence_column": "at"})
+    assert more == {"evidence_column": "2-5"}
+    with pytest.raises(OptionError, match=r"evidence_column is 'word'.*'text', 'at'"):
+        list(read_annotated(path, {"evidence_column": "word"}))
+    path = tmp_path / "pairs.txt"
+    path.write_text("a key\n")
+    with pytest.raises(OptionError, match=r"evidence_column is 'at'.*plain text"):
+        list(read_annotated(path, {"evidence_column": "at"}))

@@ -769,13 +769,15 @@ def _read_results(
     results = data["results"]
     if len(results) != len(rows) * each:
         raise ValueError(f"{len(results)} results instead of {len(rows) * each}")
-    found = np.empty((count, *map(len, axes), *columns, len(data["layers"])))
+    depth = len(data["layers"])
+    found = np.empty((count, *map(len, axes), *columns, depth))
     for i, ((e, m, f), row) in enumerate(rows):
         values = _numbers([item["per_text"] for item in results[i * each : (i + 1) * each]])
-        values = values.reshape(*columns, count, -1)
-        place = (EVERY, m, EVERY) if row["edges"] is None else (e, m, f)
-        values = np.moveaxis(values, -2, 0)
-        found[:, *place] = values[:, None, None] if row["edges"] is None else values
+        if row["edges"] is None:
+            values = np.moveaxis(values.reshape(*columns, count, 1), -2, 0)
+            found[:, :, m] = values[:, None, None]
+        else:
+            found[:, e, m, f] = np.moveaxis(values.reshape(*columns, count, depth), -2, 0)
     return found
 
 
