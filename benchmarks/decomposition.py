@@ -86,7 +86,7 @@ def rms_norm(value: Parts, layer: Module) -> Parts:
 def activation(value: Parts, function: Callable[[torch.Tensor], torch.Tensor]) -> Parts:
     """Apply an activation, with a fixed slope."""
     total = value.total
-    return value.scaled(function(total) / total)
+    return value.scaled(torch.where(total == 0, 0.0, function(total) / total))
 
 
 def gated(gate: Parts, value: Parts) -> Parts:
