@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -187,8 +188,9 @@ def _cost(options: Record, kind: str, tokens: int) -> Record:
 
 
 def _peak(call: Callable[[], Any]) -> int | None:
+    # Memory that was freed but kept would hide some of what the call needs.
+    gc.collect()
     with suppress(AttributeError):  # glibc only
-        # Memory that was freed but kept would hide some of what the call needs.
         ctypes.CDLL(None).malloc_trim(0)
     return added_memory(call)
 

@@ -33,20 +33,23 @@ def tables(document: Record) -> dict[str, list[Record]]:
 
 
 def remarks(document: Record) -> list[str]:
-    """Return whether contributions and the decomposition agree, in a sentence.
+    """Return whether contributions and the decomposition agree, in sentences.
 
     Args:
         document: The results of a run.
     """
     compared, wrong = len(_decomposition(document)), len(document["disagreements"])
+    found = []
+    if document["options"].get("quick"):
+        found.append("This was a quick run. It shows that everything works, not how fast it is.")
     if wrong:
-        return [f"{wrong} of {compared} forward decompositions DISAGREE with contributions."]
-    if compared:
-        return [
+        found.append(f"{wrong} of {compared} forward decompositions DISAGREE with contributions.")
+    elif compared:
+        found.append(
             "Contributions and the forward decomposition agree: every score and the bias, within "
             f"{TOLERANCE:g} of the largest score."
-        ]
-    return []
+        )
+    return found
 
 
 def _cost(document: Record) -> list[Record]:
@@ -59,6 +62,7 @@ def _cost(document: Record) -> list[Record]:
                 {
                     "model": _MODELS[row["model"]],
                     "tokens": row["tokens"],
+                    "threads": row["threads"],
                     "what": _WHAT[name],
                     "time_seconds": statistics.median(seconds),
                     **ratio("time_over_forward", seconds, forward),
@@ -77,6 +81,7 @@ def _decomposition(document: Record) -> list[Record]:
             {
                 "model": _MODELS[row["model"]],
                 "tokens": row["tokens"],
+                "threads": row["threads"],
                 "contributions_seconds": statistics.median(ours),
                 "decomposition_seconds": statistics.median(theirs),
                 **ratio("decomposition_over_contributions", theirs, ours),

@@ -51,7 +51,8 @@ def test_contributions_are_measured_against_the_forward_pass(quick_run):
             assert list(record["seconds"]) == ["forward", "contribute", "steps", "explain"]
             assert list(record["peak_bytes"]) == list(record["seconds"])
             assert {len(times) for times in record["seconds"].values()} == {2}
-    assert page.count("| MiniLM classifier | 12 |") == 4
+    assert "quick run" in page
+    assert page.count("| MiniLM classifier | 12 | 1 |") == 4
     assert page.count("| SmolLM2 | 12 |") == 4
     assert page.count("| 8 |") == 10
 
@@ -143,9 +144,9 @@ def test_calls_are_timed_in_turns_and_in_changing_order():
 
 def test_a_short_call_is_repeated_and_its_mean_counts():
     started = []
-    ((seconds,),) = in_turns({"a": lambda: started.append(1)}, 1, at_least=0.02).values()
-    assert len(started) > 10
-    assert seconds * len(started) == pytest.approx(0.02, rel=0.5)
+    ((seconds,),) = in_turns({"a": lambda: started.append(1)}, 1, at_least=0.05).values()
+    assert len(started) > 1
+    assert seconds * len(started) > 0.0499
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
