@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=at_least(3),
         metavar="TOKENS",
-        help="text lengths of the forward decomposition; 512 takes up to an hour and 12 GB "
+        help="text lengths of the forward decomposition; 512 is slow and takes many gigabytes "
         "(default: 128)",
     )
     add("--rounds", type=at_least(1), help=f"how often each is timed (default: {_ROUNDS})")
