@@ -27,7 +27,7 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data cpp-test sanitize clean
+.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data bench-contributions cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
@@ -41,6 +41,7 @@ help:
 	@echo 'make dist      the source distribution and a wheel built from it, in dist'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
 	@echo 'make bench-data  compare attnflow run with a loop; saves benchmarks/latest-datasets.json'
+	@echo 'make bench-contributions  what contributions cost; saves benchmarks/latest-contributions.json'
 	@echo 'make cpp-test  the tests of the C++ core alone'
 	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
 	@echo 'make clean     remove all that make built, .venv included'
@@ -103,6 +104,9 @@ bench: $(VENV)/.stamp-bench
 
 bench-data: $(VENV)/.stamp-bench
 	$(BIN)/python -m benchmarks datasets --output benchmarks/latest-datasets.json
+
+bench-contributions: $(VENV)/.stamp-bench
+	$(BIN)/python -m benchmarks contributions --output benchmarks/latest-contributions.json
 
 cpp-test: $(VENV)/.stamp-build
 	@$(BIN)/cmake -S . -B build/cpp-test -DCMAKE_BUILD_TYPE=Release -DATTNFLOW_CPP_TESTS=ON

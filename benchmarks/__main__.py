@@ -9,11 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnflow import AttnflowError, OptionError
-from benchmarks import datasets, datasets_report, runs, solvers, solvers_report
+from benchmarks import (
+    contributions,
+    contributions_report,
+    datasets,
+    datasets_report,
+    runs,
+    solvers,
+    solvers_report,
+)
 from benchmarks.tables import Record, markdown, plain
 
-BENCHMARKS = {"solvers": solvers, "datasets": datasets}
-REPORTS = {"solvers": solvers_report, "datasets": datasets_report}
+BENCHMARKS = {"solvers": solvers, "datasets": datasets, "contributions": contributions}
+REPORTS = {
+    "solvers": solvers_report,
+    "datasets": datasets_report,
+    "contributions": contributions_report,
+}
 
 _EPILOG = """\
 examples:
@@ -21,9 +33,10 @@ examples:
   python -m benchmarks solvers --quick --kinds soft causal
   python -m benchmarks solvers --output bench.json --resume
   python -m benchmarks datasets --texts 50000 --engines local ray --output bench.json
+  python -m benchmarks contributions --output bench.json --decomposition 128 512
   python -m benchmarks show bench.json --markdown docs/benchmarks.md
 
-exit status: 0 if all solvers agree, 1 if one disagrees or fails, 130 after Ctrl-C
+exit status: 0 if all results agree, 1 if one disagrees or fails, 130 after Ctrl-C
 """
 
 

@@ -26,6 +26,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import ratio
 from benchmarks.tables import Record, plain
 
 ROOT = Path(__file__).parents[1]
@@ -253,9 +254,8 @@ def table(found: dict[str, list[tuple[Times, Times]]]) -> list[Record]:
             "new_seconds": statistics.median(new[0] for _, new in pairs),
         }
         for kind, index in (("", 0), ("CPU_", 1)):
-            ratios = [new[index] / old[index] for old, new in pairs]
-            row[f"{kind}new_over_old"] = statistics.median(ratios)
-            row[f"{kind}range"] = f"{min(ratios):.2f}x to {max(ratios):.2f}x"
+            old, new = ([times[version][index] for times in pairs] for version in (0, 1))
+            row |= ratio(f"{kind}new_over_old", new, old, kind)
         rows.append(row)
     return rows
 

@@ -31,7 +31,7 @@ from benchmarks.tables import Record
 
 HELP = "compare attnflow run with a loop and with the model's forward pass"
 
-METHODS = ("raw", "rollout", "flow")
+METHODS = ("raw", "rollout", "flow", "contribution")
 TOKENS = (16, 64, 256)
 QUICK_TOKENS = (8, 16)
 
@@ -73,10 +73,10 @@ def options_of(args: argparse.Namespace) -> Record:
         OptionError: If a length is too large for the model.
         MissingExtraError: If something is not installed.
     """
-    inputs.check_installed("real")
+    inputs.check_installed("classifier")
     tokens = sorted(set(args.tokens or (QUICK_TOKENS if args.quick else TOKENS)))
-    if tokens[-1] > inputs.MAX_TOKENS["real"]:
-        limit = inputs.MAX_TOKENS["real"]
+    limit = inputs.MAX_TOKENS["classifier"]
+    if tokens[-1] > limit:
         raise OptionError(f"--tokens: {tokens[-1]} given; the model has at most {limit} tokens")
     return {
         "tokens": tokens,
@@ -125,7 +125,7 @@ def _rates(options: Record, tokens: int) -> Record:
     workers = options["workers"]
     rows = max(1, (_QUICK_POSITIONS if options["quick"] else _POSITIONS) // tokens)
     count = rows * workers * (1 if options["quick"] else _SHARDS_PER_WORKER)
-    explainer = inputs.load("real")
+    explainer = inputs.load("classifier")
     texts = inputs.texts(explainer.tokenizer, tokens, count)
     # A loop is slower, and each of its texts takes the same time.
     few = texts[: max(8, count // 16)]
@@ -228,7 +228,7 @@ def _run(texts: Iterable[str], explainer: Any, **options: Any) -> list[tuple[_Ta
 def _whole(options: Record, engine: str) -> Record:
     """Time a run of many short texts from its call to its end, with all that the engine starts."""
     tokens = options["tokens"][0]
-    explainer = inputs.load("real")
+    explainer = inputs.load("classifier")
     texts = inputs.texts(explainer.tokenizer, tokens, _QUICK_WHOLE if options["quick"] else _WHOLE)
     begun = _Taken.now()
     workers = options["workers"]

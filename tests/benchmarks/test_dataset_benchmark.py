@@ -8,6 +8,7 @@ from benchmarks import datasets, datasets_report, inputs, runs
 from benchmarks.__main__ import main
 
 ASKED = ["datasets", "--quick", "--tokens", "8", "--workers", "1", "--texts", "20"]
+METHODS = ["raw", "rollout", "flow", "contribution"]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def test_a_run_over_texts_is_timed_against_a_loop_and_against_the_forward_pass(d
     rates = document["measurements"]["dataset/8"]["texts_per_second"]
     forward = max(rates["forward/threads"], rates["forward/processes"])
     found = datasets_report.tables(document)["texts_per_second"]
-    assert [row["method"] for row in found] == ["raw", "rollout", "flow"]
+    assert [row["method"] for row in found] == METHODS
     for row in found:
         rate = rates[f"local/{row['method']}"]
         assert row["tokens"] == "8"
@@ -32,7 +33,7 @@ def test_a_run_over_texts_is_timed_against_a_loop_and_against_the_forward_pass(d
         assert row["run_over_forward"] == rate / forward > 0
     # One table by the clock, and one by CPU time.
     shown = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| 8 |")]
-    assert shown == ["raw", "rollout", "flow"] * 2
+    assert shown == METHODS * 2
 
 
 def test_memory_is_sampled_while_texts_are_run(dataset_run):
@@ -67,6 +68,23 @@ def test_a_run_over_texts_that_was_interrupted_is_resumed(dataset_run, capsys):
     assert found["measurements"]["dataset/8"] == kept["dataset/8"]
     assert "memory/local" in found["measurements"]
     assert "already measured: 1 of 2" in capsys.readouterr().err
+
+
+def test_contributions_have_targets_over_the_forward_pass_alone():
+    rates = {f"{kind}/{method}": 1.0 for kind in ("loop", "local") for method in METHODS}
+    rates |= {"forward/threads": 3.0, "forward/processes": 5.0, "local/contribution": 1.25}
+    record = {"texts_per_second": rates, "texts_per_cpu_second": rates}
+    measured = {f"dataset/{tokens}": record for tokens in (16, 64, 256)}
+    document = {**runs.new("datasets", {}), "measurements": measured}
+    found = [
+        (row["what"], row["measured"], row["result"])
+        for row in datasets_report.tables(document)["targets"]
+        if "contribution" in row["what"]
+    ]
+    assert found == [
+        (f"contribution over the forward pass, {tokens} tokens", "0.250x", "met")
+        for tokens in (16, 64)
+    ]
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,7 @@ from torch import nn
 from attnflow.capture import contribute
 from attnflow.capture.rules import RULES
 from attnflow.errors import AttentionError, OptionError
-from tests.support import decomposition
+from benchmarks import decomposition
 from tests.support.architectures import MODELS, SMALL, build, score_of, state_of, texts, unusual
 
 # DeBERTa's code does this when it is imported.
