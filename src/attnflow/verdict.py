@@ -98,10 +98,10 @@ class Check(NamedTuple):
             ...     print(textwrap.fill(sentence, 75))
             Blank-out agrees: rank correlation 1.00 over 4 words, p = 0.042.
             'keys' comes first in both.
-            Without 'keys' the answer changes from plural to singular, 2.50 to -0.50. A random word
-            takes away 0.80 on average.
+            Without 'keys' the answer changes from 'plural' to 'singular', 2.50 to
+            -0.50. A random word takes away 0.80 on average.
         """
-        one = self.units.removesuffix("s")
+        one = "patch" if self.units == "patches" else self.units.removesuffix("s")
         if self.top is None:
             return [f"There is no {one} that could be blanked out."]
         verdict = {True: "agrees", False: "does not agree", None: "cannot tell"}[self.holds]
@@ -117,8 +117,9 @@ class Check(NamedTuple):
         first = f"{self.top!r} comes first in both."
         if not self.same_top:
             first = f"{self.top!r} has the highest score; blanking out {other!r} changes it most."
-        stays = f"the answer stays {self.answer}"
-        changes = f"the answer changes from {self.answer} to {self.removed_answer}"
+        before, after = self.answer.strip(), self.removed_answer.strip()
+        stays = f"the answer stays {before!r}"
+        changes = f"the answer changes from {before!r} to {after!r}"
         return [
             found,
             first,

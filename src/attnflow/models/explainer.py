@@ -293,18 +293,18 @@ class Explainer:
         wanted = [method for method in methods if method in ATTENTION_METHODS]
         results = []
         groups = [[one] for one in questions] if chosen.edges == "gradient" else [list(questions)]
-        for group in groups if wanted else ():
+        answering = [method for method in methods if method in ANSWER_METHODS]
+        for group in groups if wanted or not answering else ():
             results += self._attention_scores(
                 encoded, group, wanted, receptive_fields, num_threads, chosen
             )
-        for method in methods:
-            if method in ANSWER_METHODS:
-                mine = chosen.replace(method=method)
-                found = [self._answer_scores(encoded, one, mine) for one in questions]
-                results = [
-                    _joined(scored, one, method)
-                    for scored, one in zip(found, results or found, strict=True)
-                ]
+        for method in answering:
+            mine = chosen.replace(method=method)
+            found = [self._answer_scores(encoded, one, mine) for one in questions]
+            results = [
+                _joined(scored, one, method)
+                for scored, one in zip(found, results or found, strict=True)
+            ]
         return results
 
     def _attention_scores(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attnflow.checks import items
 from attnflow.flow import attention_flow
-from attnflow.options import METHODS
+from attnflow.options import ATTENTION_METHODS as METHODS
 from attnflow.paper.findings import attention_of
 from attnflow.paper.pronouns import EXAMPLES, Ambiguity, Resolution, resolve
 from attnflow.rollout import attention_rollout

@@ -13,7 +13,8 @@ from attnflow.errors import DataError
 from attnflow.evaluate.significance import holm, sign_flip_test
 from attnflow.flow import attention_flow, flow_bound, head_flow, is_saturated
 from attnflow.graph import AttentionGraph
-from attnflow.options import METHODS, Options
+from attnflow.options import ATTENTION_METHODS as METHODS
+from attnflow.options import Options
 from attnflow.paper.result import Result, digits, summarize
 from attnflow.rollout import attention_rollout, head_rollout
 from attnflow.scoring import settled

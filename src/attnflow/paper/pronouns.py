@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import OptionError
-from attnflow.options import METHODS, Options
+from attnflow.options import ATTENTION_METHODS as METHODS
+from attnflow.options import Options
 
 if TYPE_CHECKING:
     from attnflow.explanation import Explanation

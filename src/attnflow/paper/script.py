@@ -24,7 +24,7 @@ from attnflow.correlation import spearman
 from attnflow.errors import ModelError
 from attnflow.flow import attention_flow
 from attnflow.graph import AttentionGraph
-from attnflow.options import METHODS
+from attnflow.options import ATTENTION_METHODS as METHODS
 from attnflow.paper.findings import measured
 from attnflow.paper.result import Result, spread, summarize
 from attnflow.paper.tables import TABLES

@@ -14,7 +14,7 @@ from attnflow.checks import choice
 from attnflow.errors import OptionError
 from attnflow.evaluate import evaluate
 from attnflow.formats import without_nan
-from attnflow.options import METHODS
+from attnflow.options import ATTENTION_METHODS as METHODS
 from attnflow.paper.result import Result, digits, spread
 from attnflow.view import theme
 from attnflow.view.captions import model_name
