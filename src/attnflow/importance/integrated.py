@@ -59,7 +59,7 @@ def integrated_gradients(explainer: Any, inputs: Any, **options: Any) -> Any:
 
     The importance of token t is ``|sum_d (x[t, d] - b[t, d]) g[t, d]|``, where x are the embeddings
     that `input_gradient` differentiates by, b those of the baseline, and g is the mean of the
-    answer's gradient at `steps` points of the straight line between the two.
+    answer's gradient along the straight line between the two, from `steps` points of it.
 
     The answer is the log-odds of the target, log p / (1 - p), not its probability p: along the path
     p changes in one short stretch, which a few steps miss. If there are two classes, or a
@@ -109,8 +109,8 @@ def integrate(
         contrast: The class or token that the target is compared with, or a list of them. None is
             none.
         position: Where a language model is asked, as in `Explainer.explain`.
-        steps: At how many points of the path the gradient is taken, in the middle of as many equal
-            parts.
+        steps: At how many points of the path the gradient is taken: those of Gauss-Legendre
+            quadrature, which are nearer to each other at both ends.
         baseline: What stands at the start in place of every token that is not special: "zero" for
             embeddings of 0, or a token as in `blank_out`: "mask", "unk", a token of the vocabulary,
             or its id. "auto" is MASK if the tokenizer has one, and else "zero"; for an image it is
@@ -144,11 +144,14 @@ def integrate(
     modules = explainer.adapter.embeddings()
     paths = [_path(explainer, reading, modules, fill) for reading in readings]
     gradients = [[0.0] * len(path.end) for path in paths]
+    # From -1 to 1, with weights that add up to 2.
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    shares, weights = (nodes + 1) / 2, weights / 2
 
-    def points() -> Iterator[tuple[tuple[int, float], Reading]]:
+    def points() -> Iterator[tuple[tuple[int, int], Reading]]:
         for index, path in enumerate(paths):
             for step in range(steps):
-                yield (index, (step + 0.5) / steps), path.reading
+                yield (index, step), path.reading
 
     for batch in batches(explainer, points(), batch_size, GRADIENT_POSITIONS):
         keys = [key for key, _ in batch]
@@ -156,15 +159,15 @@ def integrate(
         def between(call: int, output: Any, keys: Any = keys) -> Any:
             import torch
 
-            ends = [(paths[index].start[call], paths[index].end[call]) for index, _ in keys]
-            shares = [share for _, share in keys]
-            mixed = [a + share * (b - a) for (a, b), share in zip(ends, shares, strict=True)]
-            return torch.stack(mixed).to(output)
+            ends = (
+                (paths[index].start[call], paths[index].end[call], step) for index, step in keys
+            )
+            return torch.stack([a + shares[step] * (b - a) for a, b, step in ends]).to(output)
 
         found = differentiate(explainer, [reading for _, reading in batch], modules, between)
-        for row, (index, _) in enumerate(keys):
+        for row, (index, step) in enumerate(keys):
             for call, gradient in enumerate(found.gradients):
-                gradients[index][call] = gradients[index][call] + gradient[row] / steps
+                gradients[index][call] = gradients[index][call] + weights[step] * gradient[row]
     results = [
         Integrated(_scores(path, along), path.answer, path.baseline)
         for path, along in zip(paths, gradients, strict=True)
