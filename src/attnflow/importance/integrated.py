@@ -101,14 +101,14 @@ def integrate(
 
     A text needs `steps` + 2 forward and backward passes; all but two run together.
 
+    Besides `steps` and `baseline` it takes what `input_gradient` does, and raises the same.
+
     Args:
-        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes.
-        target: The class, by name or index, or the token. For a list of texts it may be a list, one
-            for each. None is what the model predicts.
-        contrast: The class or token that the target is compared with, or a list of them. None is
-            none.
-        position: Where a language model is asked, as in `Explainer.explain`.
+        explainer: As in `input_gradient`.
+        inputs: As there.
+        target: As there.
+        contrast: As there.
+        position: As there.
         steps: At how many points of the path the gradient is taken: those of Gauss-Legendre
             quadrature, which are nearer to each other at both ends.
         baseline: What stands at the start in place of every token that is not special: "zero" for
@@ -116,16 +116,11 @@ def integrate(
             or its id. "auto" is MASK if the tokenizer has one, and else "zero"; for an image it is
             the mean colour. Norms make the answer change abruptly near embeddings of 0: many steps
             are needed there, or a token as the baseline.
-        batch_size: How many texts run together at most; long ones are fewer.
-        truncate: Cut a text that is longer than the model takes, instead of an error.
+        batch_size: As in `input_gradient`.
+        truncate: As there.
 
     Returns:
         An `Integrated`; or a list of them, one for each text, in their order.
-
-    Raises:
-        OptionError: If an option is not valid for this model.
-        TextError: If a text is empty, not text, or longer than the model takes.
-        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
 
     Example:
         >>> import attnflow
