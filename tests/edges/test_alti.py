@@ -212,7 +212,7 @@ def test_rows_of_a_model_are_those_of_a_loop(name):
         np.testing.assert_allclose(rows[0].numpy(), expected, atol=1e-6)
         assert not captured.residuals[layer].any()
     # A row that is all on one position would agree with nearly anything.
-    assert 0.01 < np.median(rows[0].diagonal()) < 0.99
+    assert np.median(rows[0].numpy().max(axis=-1)) < 0.99
 
 
 @torch.no_grad()

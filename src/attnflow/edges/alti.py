@@ -72,7 +72,9 @@ def linearised(module: torch.nn.Module, given: torch.Tensor, returned: torch.Ten
     added = zero if bias is None else bias.detach().double()
     gains = [zero + 1.0] if weight is None else [weight.detach().double() + one for one in (0, 1)]
     wanted = wanted - added
-    limit = 16 * torch.finfo(returned.dtype).eps * returned.double().norm(dim=-1)
+    # Many norms compute in float32, whatever the model does.
+    rounding = max(torch.finfo(kind).eps for kind in (returned.dtype, torch.float32))
+    limit = 16 * rounding * returned.double().norm(dim=-1)
     for centred in (True, False):
         inner = exact - exact.mean(dim=-1, keepdim=True) if centred else exact
         for gain in gains:

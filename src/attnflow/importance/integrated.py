@@ -59,7 +59,7 @@ def integrated_gradients(explainer: Any, inputs: Any, **options: Any) -> Any:
 
     The importance of token t is ``|sum_d (x[t, d] - b[t, d]) g[t, d]|``, where x are the embeddings
     that `input_gradient` differentiates by, b those of the baseline, and g is the mean of the
-    answer's gradient at `steps` points of the straight line between the two.
+    answer's gradient along the straight line between the two, from `steps` points of it.
 
     The answer is the log-odds of the target, log p / (1 - p), not its probability p: along the path
     p changes in one short stretch, which a few steps miss. If there are two classes, or a
@@ -101,31 +101,26 @@ def integrate(
 
     A text needs `steps` + 2 forward and backward passes; all but two run together.
 
+    Besides `steps` and `baseline` it takes what `input_gradient` does, and raises the same.
+
     Args:
-        explainer: An `attnflow.Explainer` whose model classifies or is a language model.
-        inputs: What `Explainer.explain` takes.
-        target: The class, by name or index, or the token. For a list of texts it may be a list, one
-            for each. None is what the model predicts.
-        contrast: The class or token that the target is compared with, or a list of them. None is
-            none.
-        position: Where a language model is asked, as in `Explainer.explain`.
-        steps: At how many points of the path the gradient is taken, in the middle of as many equal
-            parts.
+        explainer: As in `input_gradient`.
+        inputs: As there.
+        target: As there.
+        contrast: As there.
+        position: As there.
+        steps: At how many points of the path the gradient is taken: those of Gauss-Legendre
+            quadrature, which are nearer to each other at both ends.
         baseline: What stands at the start in place of every token that is not special: "zero" for
             embeddings of 0, or a token as in `blank_out`: "mask", "unk", a token of the vocabulary,
             or its id. "auto" is MASK if the tokenizer has one, and else "zero"; for an image it is
             the mean colour. Norms make the answer change abruptly near embeddings of 0: many steps
             are needed there, or a token as the baseline.
-        batch_size: How many texts run together at most; long ones are fewer.
-        truncate: Cut a text that is longer than the model takes, instead of an error.
+        batch_size: As in `input_gradient`.
+        truncate: As there.
 
     Returns:
         An `Integrated`; or a list of them, one for each text, in their order.
-
-    Raises:
-        OptionError: If an option is not valid for this model.
-        TextError: If a text is empty, not text, or longer than the model takes.
-        ModelError: If the model predicts nothing, or no gradient reaches its embeddings.
 
     Example:
         >>> import attnflow
@@ -144,11 +139,14 @@ def integrate(
     modules = explainer.adapter.embeddings()
     paths = [_path(explainer, reading, modules, fill) for reading in readings]
     gradients = [[0.0] * len(path.end) for path in paths]
+    # From -1 to 1, with weights that add up to 2.
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    shares, weights = (nodes + 1) / 2, weights / 2
 
-    def points() -> Iterator[tuple[tuple[int, float], Reading]]:
+    def points() -> Iterator[tuple[tuple[int, int], Reading]]:
         for index, path in enumerate(paths):
             for step in range(steps):
-                yield (index, (step + 0.5) / steps), path.reading
+                yield (index, step), path.reading
 
     for batch in batches(explainer, points(), batch_size, GRADIENT_POSITIONS):
         keys = [key for key, _ in batch]
@@ -156,15 +154,15 @@ def integrate(
         def between(call: int, output: Any, keys: Any = keys) -> Any:
             import torch
 
-            ends = [(paths[index].start[call], paths[index].end[call]) for index, _ in keys]
-            shares = [share for _, share in keys]
-            mixed = [a + share * (b - a) for (a, b), share in zip(ends, shares, strict=True)]
-            return torch.stack(mixed).to(output)
+            ends = (
+                (paths[index].start[call], paths[index].end[call], step) for index, step in keys
+            )
+            return torch.stack([a + shares[step] * (b - a) for a, b, step in ends]).to(output)
 
         found = differentiate(explainer, [reading for _, reading in batch], modules, between)
-        for row, (index, _) in enumerate(keys):
+        for row, (index, step) in enumerate(keys):
             for call, gradient in enumerate(found.gradients):
-                gradients[index][call] = gradients[index][call] + gradient[row] / steps
+                gradients[index][call] = gradients[index][call] + weights[step] * gradient[row]
     results = [
         Integrated(_scores(path, along), path.answer, path.baseline)
         for path, along in zip(paths, gradients, strict=True)
