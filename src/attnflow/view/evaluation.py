@@ -103,9 +103,11 @@ def _dots(
     figure, ax = theme.axes_of(ax, 5.2, 1.0 + 0.22 * len(rows))
     theme.dress(ax, frame=["bottom"])
     for place, (name, values) in enumerate(rows):
-        style = theme.style_of(next((one for one in theme.STYLES if name.startswith(one)), name))
-        ax.hlines(place, *values["ci"], color=style.colour, linewidth=1.6)
-        ax.plot(values["mean"], place, color=style.colour, marker=style.marker, markersize=5)
+        method = next((one for one in theme.STYLES if name.startswith(one)), None)
+        style = theme.style_of(method or name)
+        colour = style.colour if method else theme.QUIET
+        ax.hlines(place, *values["ci"], color=colour, linewidth=1.6)
+        ax.plot(values["mean"], place, color=colour, marker=style.marker, markersize=5)
     theme.set_ticks(ax.yaxis, range(len(rows)), [theme.label(name, 40) for name, _ in rows])
     ax.invert_yaxis()
     ax.set_xlabel(label, size=theme.TEXT_SIZE)
@@ -138,9 +140,10 @@ def panels(evaluation: Evaluation) -> "Figure":
     """
     columns = list(_columns(evaluation))
     drawn: list[Any] = [*columns, *evaluation.main_measures]
-    rows = -(-len(drawn) // 2)
-    figure = theme.new_figure(10.4, 3.4 * rows)
-    axes = figure.subplots(rows, 2, squeeze=False).ravel()
+    across = min(2, len(drawn))
+    rows = -(-len(drawn) // across)
+    figure = theme.new_figure(5.2 * across, 3.4 * rows)
+    axes = figure.subplots(rows, across, squeeze=False).ravel()
     for i, (panel, what) in enumerate(itertools.zip_longest(axes, drawn)):
         if what is None:
             panel.set_axis_off()
