@@ -49,7 +49,7 @@ help:
 	@echo 'make PYTHON=/path/to/python ... picks the Python that .venv is made from, 3.11 or later.'
 
 demo: $(VENV)/.stamp-demo
-	@$(BIN)/attnflow explain "the keys to the cabinet" --method rollout --png keys.png --html keys.html
+	@$(BIN)/attnflow explain "the keys to the cabinet" --check --attention --png keys.png --html keys.html
 
 # Two files at a time, each on one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

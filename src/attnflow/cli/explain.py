@@ -82,6 +82,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         ("--png", "also save it as a figure"),
     ):
         parser.add_argument(flag, type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--attention",
+        action="store_true",
+        help="also print what attention says: raw attention, rollout and flow side by side",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
 
@@ -211,5 +216,18 @@ def _print(explanation: Explanation, args: argparse.Namespace) -> None:
         return
     if args.output is None:
         explanation.show()
+    if args.attention:
+        _show_attention(explanation)
     for path in saved:
         print(f"saved {path}", file=sys.stderr)
+
+
+def _show_attention(explanation: Explanation) -> None:
+    from attnflow.view.attention import attention_report
+
+    report = attention_report(explanation)
+    if report is None:
+        print("attnflow: there is no trace of attention to show", file=sys.stderr)
+        return
+    print()
+    report.show()
