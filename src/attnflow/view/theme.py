@@ -56,7 +56,6 @@ STYLES: Final = {
     "rollout": Style("#0072b2", "s", "solid"),
     "flow": Style("#3b0f45", "^", "solid"),
     "contribution": Style("#00542b", "p", "solid"),
-    "alti_logit": Style("#8c510a", "P", "solid"),
 }
 # Scores that speak for an answer, and those that speak against it.
 FOR: Final = "#2166ac"
