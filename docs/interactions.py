@@ -62,8 +62,10 @@ def explanations() -> tuple[Explanation, Explanation]:
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
     story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
     text = story.read_text(encoding="utf-8")
-    long = twice(encoder.explain(text, truncate=True))
-    return long, twice(encoder.explain(" ".join(text.split()[:135]), keep_heads=True))
+    long = twice(encoder.explain(text, method="flow", truncate=True))
+    return long, twice(
+        encoder.explain(" ".join(text.split()[:135]), method="flow", keep_heads=True)
+    )
 
 
 def twice(explanation: Explanation) -> Explanation:

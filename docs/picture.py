@@ -32,7 +32,7 @@ UNIT = 2**20
 def main() -> None:
     """Explain the sentence and draw the picture."""
     explainer = Explainer.from_pretrained(checkpoint())
-    explanation = explainer.explain(SENTENCE, keep_heads=True)
+    explanation = explainer.explain(SENTENCE, method="flow", keep_heads=True)
     # Where the model is stored on this machine is not part of the picture.
     named = {**explanation.to_dict(trace=True), "model": "verb_number/checkpoint"}
     Explanation.from_dict(named).save(HERE / "keys.json")

@@ -55,7 +55,7 @@ class TextAttention(NamedTuple):
         position: The position that the prediction and the target belong to, or None.
         prediction: What the model answered, if that is known.
         target: The class or token that the run explained, if there was one.
-        edges: What the weights are: "attention", "gradient", "effective" or "value_norm".
+        edges: What the weights are: "attention", "gradient", "effective", "value_norm" or "alti".
         heads: How their heads were fused; None if they were not.
         residual: The share of the residual of each layer and position, (L, n), if it was measured.
         mask: Which offsets each layer attends over, (L, 2 n - 1), if that was kept.

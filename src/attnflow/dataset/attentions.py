@@ -4,7 +4,7 @@ A run with `keep=("attentions",)` writes one safetensors file per shard. For row
 
     3           the attention, heads fused: float16 or float32 of shape (L, n, n)
     3.mask      the offsets, from -(n - 1) to n - 1, that a layer attends over: bool, (L, 2 n - 1)
-    3.residual  the share of the residual, float32 of shape (L, n), if edges="value_norm"
+    3.residual  the share of the residual, float32 of shape (L, n), if the edges measure it
     3.about     JSON as UTF-8 bytes: the text, its tokens, the prediction and more
 
 The metadata of the file has, under "attnflow", the model, its fingerprint, its task and all

@@ -32,7 +32,7 @@ from attnflow.importance import REFERENCES
 from attnflow.importance.gradient import gradient_norm, input_gradient
 from attnflow.io.journal import digest_of
 from attnflow.models import Explainer
-from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, EDGES, METHODS
+from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, EDGES, MEASURED_EDGES, METHODS
 
 DEFAULT_METHODS = (*ATTENTION_METHODS, "contribution")
 """The methods that are evaluated by default."""
@@ -112,7 +112,7 @@ def evaluate(
             `Explainer.explain`.
         methods: Any of `attnflow.options.METHODS`. Contributions have no layers, and are reported
             once.
-        edges: Any of "attention", "gradient", "effective" and "value_norm".
+        edges: Any of "attention", "gradient", "effective", "value_norm" and "alti".
         references: Any of `attnflow.importance.REFERENCES`. None means none, if evidence or
             faithfulness is measured.
         layers: The layers, from 1; -1 is the last. None means all. They are sorted.
@@ -305,7 +305,7 @@ class Run(Resumable):
             name: getattr(plan, name)
             for name in ("position", "heads", "residual", "replacement", "truncate")
         }
-        if plan.edges == ("value_norm",):
+        if set(plan.edges) <= set(MEASURED_EDGES):
             options["residual"] = "measured"
         if plan.faithfulness:
             options["removal"] = plan.removal

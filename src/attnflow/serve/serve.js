@@ -7,6 +7,7 @@ const EDGE_NAMES = {
   gradient: "gradient-weighted attention",
   effective: "effective attention",
   value_norm: "norms of values",
+  alti: "vectors that are mixed (ALTI)",
 };
 
 const RESULT_NAMES = ["first text", "second text"];
@@ -280,7 +281,7 @@ class Served {
       const possible =
         edges === "value_norm"
           ? one || option.value === "mean"
-          : edges !== "gradient" || option.value === "mean";
+          : !["gradient", "alti"].includes(edges) || option.value === "mean";
       option.disabled = !possible;
       if (!possible && option.selected) this.headChoice.value = "mean";
     }
