@@ -104,6 +104,7 @@ print(json.dumps(found.to_dict()))
 """
 
 
+@pytest.mark.exhaustive
 def test_ray_goes_on_where_this_machine_stopped_and_ends_with_the_same_result(classifier, tmp_path):
     store = tmp_path / "run.jsonl"
     with pytest.raises(KeyboardInterrupt):

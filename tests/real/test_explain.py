@@ -102,3 +102,31 @@ def test_a_text_of_2048_tokens_goes_through_the_decoder(language_model):
     explanation = language_model.explain(tokenizer.decode(ids), method="rollout")
     assert len(explanation.tokens) == 2048
     assert explanation.scores.sum() == pytest.approx(1)
+
+
+def test_contributions_of_the_decoder_add_up_and_are_conserved(language_model):
+    explained = language_model.explain(
+        "The keys to the cabinet", target=" are", contrast=" is", check=True
+    )
+    assert (explained.method, explained.target, explained.contrast) == (
+        "contribution",
+        " are",
+        " is",
+    )
+    size = np.abs(explained.scores).sum()
+    assert explained.bias == 0.0  # there are none in the model
+    assert abs(explained.scores.sum() - explained.value) < 1e-4 * size
+    assert explained.scores[1] > max(explained.scores[2:])  # "keys" decides, but for the sink
+    carried = explained.trace.carried
+    np.testing.assert_allclose(carried[1:].sum(axis=1), carried[:-1].sum(axis=2), atol=1e-4)
+    np.testing.assert_allclose(carried.sum(axis=(1, 2)), explained.value, atol=1e-3)
+    assert explained.check.names == ("The", "keys", "to", "the", "cabinet")
+    assert explained.check.replacement == "a space"
+
+
+def test_words_of_several_tokens_are_compared_where_they_differ(language_model):
+    explained = language_model.explain(
+        "A niece of most senators", target=" unbelievable", contrast=" unbelievers"
+    )
+    assert explained.text.endswith("unbelie")
+    assert (explained.target, explained.contrast) == ("vable", "vers")
