@@ -124,6 +124,23 @@ class Plain(nn.Module):
         return {"logits": self.head(hidden.mean(1))}
 
 
+def test_one_token_of_a_token_classifier_and_a_span_of_several_are_explained():
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=50, num_hidden_layers=2, num_labels=3, **sizes)
+    torch.manual_seed(0)
+    model = transformers.BertForTokenClassification(config).eval()
+    ids = torch.tensor([[1, 7, 9, 4]])
+    one = contribute(model, {"input_ids": ids}, lambda out: out.logits[:, 2, 1])
+    span = contribute(model, {"input_ids": ids}, lambda out: out.logits[:, 1:3, 1].sum(1))
+    for found in (one, span):
+        assert not found.wrong
+        total = found.scores[0].sum(1) + found.biases
+        torch.testing.assert_close(total, found.values, atol=1e-5, rtol=0)
+    other = contribute(model, {"input_ids": ids}, lambda out: out.logits[:, 1, 1])
+    # The span is the sum of its tokens, from one backward pass.
+    torch.testing.assert_close(span.scores[0], one.scores[0] + other.scores[0], atol=1e-5, rtol=0)
+
+
 def test_without_norms_and_activations_they_are_gradient_times_input():
     torch.manual_seed(0)
     model = Plain().double()
