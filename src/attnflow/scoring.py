@@ -105,11 +105,7 @@ class Scorer:
     ) -> None:
         self.graph: Final = graph
         self._mask = mask
-        # The first position of each token, if any token has several.
-        self._starts: NDArray[np.int64] | None = None
-        if sizes is not None and max(sizes) > 1:
-            every = [*sizes, *[1] * (graph.tokens - sum(sizes))]
-            self._starts = np.cumsum([0, *every[:-1]])
+        self._starts: Final = token_starts(sizes, graph.tokens)
         self._uniform: Uniform = {} if uniform is None else uniform
         self._threads = num_threads
         self._steps: list[tuple[int, ...]]
@@ -503,6 +499,23 @@ def _notes(
 
 
 # ---- Arithmetic ----------------------------------------------------------------------------------
+
+
+def token_starts(sizes: Sequence[int] | None, positions: int) -> NDArray[np.int64] | None:
+    """Return the first position of each token; None if every token has one.
+
+    Args:
+        sizes: How many positions each of the first tokens has; the others have one.
+        positions: How many positions there are.
+
+    Example:
+        >>> token_starts([2, 3], 6)
+        array([0, 2, 5])
+    """
+    if sizes is None or max(sizes) == 1:
+        return None
+    every = [*sizes, *[1] * (positions - sum(sizes))]
+    return np.cumsum([0, *every[:-1]])
 
 
 def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:

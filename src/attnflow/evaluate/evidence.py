@@ -274,16 +274,18 @@ def check_preference(
         return
     readings, _ = read(
         explainer,
-        [item, item],
-        target=[target, contrast],
+        [item],
+        target=target,
+        contrast=None if target is None else contrast,
         position=question.position,
         truncate=truncate,
     )
-    own, other = ask(explainer, readings, 2)
-    if target is None and own.target == other.target:
+    [answer] = ask(explainer, readings, 1)
+    if target is None and answer.predicted == contrast:
         raise TextError(NO_DIFFERENCE)
-    worse = own.log_odds <= other.log_odds if contrast is not None else own.target != other.target
-    if worse and not keep_wrong:
+    if target is not None and (
+        answer.value <= 0 if contrast is not None else answer.predicted != target
+    ):
         raise TextError(PREFERS_OTHER)
 
 

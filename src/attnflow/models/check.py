@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from attnflow.explain import Explained
 from attnflow.explanation import Explanation
@@ -71,5 +71,4 @@ def checked(
         answers=(adapter.label(whole.predicted), adapter.label(without.predicted)),
         replacement=adapter.fill_name(fill),
     )
-    changes: dict[str, Any] = {"check": check}
-    return dataclasses.replace(explanation, **changes)
+    return replace(explanation, check=check)

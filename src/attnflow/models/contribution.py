@@ -11,7 +11,7 @@ from attnflow.explain import Answer, Explained, explained, traced
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Adapter, Contributed, Encoded
 from attnflow.options import Options
-from attnflow.scoring import Scored, mask_of
+from attnflow.scoring import Scored, Scorer, token_starts
 from attnflow.trace import Trace
 
 
@@ -88,11 +88,8 @@ def notes_on(adapter: Adapter, found: Contributed) -> list[str]:
 
 def by_token(rows: NDArray[np.float64], encoded: Encoded) -> NDArray[np.float64]:
     """Add up the positions of each token, of shape (..., positions)."""
-    if encoded.sizes is None:
-        return rows
-    every = [*encoded.sizes, *[1] * (rows.shape[-1] - sum(encoded.sizes))]
-    added: NDArray[np.float64] = np.add.reduceat(rows, np.cumsum([0, *every[:-1]]), axis=-1)
-    return added
+    starts = token_starts(encoded.sizes, rows.shape[-1])
+    return rows if starts is None else np.add.reduceat(rows, starts, axis=-1)
 
 
 def seen(adapter: Adapter, encoded: Encoded, place: int, found: Contributed) -> int:
@@ -114,11 +111,8 @@ def _traced(
     """Return the graph of the attention beside contributions, and the trace of both."""
     # It is what the options of attention say, but for the edges.
     graph = adapter.graph(captured, row, encoded, options.replace(edges="attention"))
-    field = options.receptive_field
-    mask = None
-    if field is True or (field == "auto" and graph.causal):
-        mask = adapter.mask(graph)
-        mask = mask_of(graph) if mask is None else mask
+    scorer = Scorer(graph, mask=adapter.mask(graph))
+    mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
     heads, count = None, graph.tokens
     if options.keep_heads:
         heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]

@@ -318,7 +318,7 @@ class Explainer:
     ) -> list[LayerScores]:
         adapter = self.adapter
         places = [adapter.position(encoded, one.position, None) for one in group]
-        asked = [len(encoded.tokens) - 1 if place is None else place for place in places]
+        asked = _known([encoded] * len(places), places)
         targets = [adapter.target(one.target) if adapter.answers else None for one in group]
         if chosen.edges == "gradient":
             chosen = chosen.replace(contrast=group[0].contrast)
