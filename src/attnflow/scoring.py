@@ -18,7 +18,7 @@ from attnflow.checks import ROW_TOLERANCE
 from attnflow.errors import AttentionError
 from attnflow.flow import attention_flow, flow_bound, solve_units
 from attnflow.graph import UNIT, AttentionGraph, add_residual, to_units
-from attnflow.options import OPTIONS, Options
+from attnflow.options import ANSWER_METHODS, Options
 from attnflow.rollout import attention_rollout
 from attnflow.tokens import Tokens, summed
 from attnflow.uniform import uniform_graph
@@ -468,7 +468,7 @@ def _notes(
     notes: list[str] = []
     scores, saturation = scored.scores[row], scored.saturation
     for name in options.without_effect():
-        other = " or ".join(option.methods[-1] for option in OPTIONS if option.name == name)
+        other = "rollout" if options.method in ANSWER_METHODS else "contribution"
         notes.append(
             f"{name} is {options[name]!r}, which has no effect on {options.method}. "
             f"method={other!r} depends on it."

@@ -12,28 +12,23 @@ from attnflow.capture import contribute
 from attnflow.capture.rules import RULES
 from attnflow.errors import AttentionError, OptionError
 from benchmarks import decomposition
-from tests.support.architectures import MODELS, SMALL, build, score_of, state_of, texts, unusual
+from tests.support.architectures import (
+    MODELS,
+    SMALL,
+    build,
+    eager_run,
+    randomised,
+    score_of,
+    state_of,
+    texts,
+    tiny_t5,
+    unusual,
+)
 
 # DeBERTa's code does this when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 IDS = torch.tensor([[5, 9, 17, 3, 21, 8]])
-
-
-def randomised(model, seed=0):
-    """Biases and norms that are not 0 and 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
-    return model
-
-
-def eager_run(model, **inputs):
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        return model(**inputs, output_attentions=True, output_hidden_states=True)
 
 
 # ---- Against a forward decomposition -------------------------------------------------------------
@@ -74,23 +69,8 @@ def test_a_vision_model_decomposes_as_n_vectors_carried_forward_do():
     torch.testing.assert_close(found.biases[0], parts[-1], rtol=1e-6, atol=1e-6)
 
 
-def tiny_t5():
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=50,
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        initializer_factor=2.0,
-    )
-    model = randomised(transformers.T5ForConditionalGeneration(config).eval()).double()
-    return model, {"input_ids": IDS, "decoder_input_ids": torch.tensor([[0, 4, 11]])}
-
-
 def test_an_encoder_decoder_decomposes_as_n_vectors_carried_forward_do():
-    model, inputs = tiny_t5()
+    model, inputs = tiny_t5(IDS)
     found = contribute(model, inputs, lambda outputs: outputs.logits[:, -1, 7])
     outputs = eager_run(model, **inputs)
     parts = decomposition.t5(
@@ -318,7 +298,7 @@ def test_what_leaves_a_layer_enters_the_next_where_there_are_no_biases(name):
 
 
 def test_all_of_the_source_comes_through_cross_attention():
-    model, inputs = tiny_t5()
+    model, inputs = tiny_t5(IDS)
     found = contribute(model, inputs, lambda outputs: outputs.logits[:, -1, 7], steps=True)
     assert [(step.stack, step.layer, step.cross) for step in found.steps] == [
         (0, 0, False),

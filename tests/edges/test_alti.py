@@ -13,7 +13,16 @@ from attnflow.edges.alti import Block, alti_rows, linearised
 from attnflow.errors import AttentionError, OptionError
 from attnflow.options import Options
 from tests.support import text as text_models
-from tests.support.architectures import MODELS, SMALL, build, state_of, texts
+from tests.support.architectures import (
+    MODELS,
+    SMALL,
+    build,
+    eager_run,
+    randomised,
+    state_of,
+    texts,
+    tiny_t5,
+)
 from tests.support.vision import make as make_vision
 
 # DeBERTa's code does this when it is imported.
@@ -22,16 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 TEXT = "the keys to the cabinet are on the table"
 # Models with a norm between the output projection and the residual.
 SANDWICHES = ("Gemma2", "Gemma3Text", "Olmo2")
-
-
-def randomised(model):
-    """A model whose biases and gains are not zeros and ones."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
 
 
 def sandwich(name):
@@ -192,12 +191,6 @@ def moved_by(weights, values, projection, heads):
     return moved
 
 
-def eager_run(model, **inputs):
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        return model(**inputs, output_attentions=True, output_hidden_states=True)
-
-
 VECTORS = {"BERT": bert_vectors, "GPT-2": gpt2_vectors, "Llama": llama_vectors}
 
 
@@ -217,18 +210,7 @@ def test_rows_of_a_model_are_those_of_a_loop(name):
 
 @torch.no_grad()
 def test_rows_of_an_encoder_decoder_are_those_of_a_loop():
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=50,
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        initializer_factor=2.0,
-    )
-    model = randomised(transformers.T5ForConditionalGeneration(config).eval()).double()
-    inputs = {"input_ids": texts(6)["input_ids"], "decoder_input_ids": torch.tensor([[0, 4, 11]])}
+    model, inputs = tiny_t5(texts(6)["input_ids"])
     captured = capture_pair(model, inputs, edges="alti")
     outputs = eager_run(model, **inputs)
     source = outputs.encoder_last_hidden_state[0]

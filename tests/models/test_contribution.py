@@ -101,15 +101,16 @@ def test_wrong_targets_and_contrasts_of_classes(shipped, options, message):
 
 
 def test_an_option_without_an_effect_is_noted(shipped):
-    for options, name in (
-        ({"method": "rollout", "target": "VBZ"}, "target"),
-        ({"method": "raw", "contrast": "VBZ"}, "contrast"),
-        ({"method": "contribution", "edges": "gradient"}, "edges"),
-        ({"layer": 2}, "layer"),
+    for options, name, other in (
+        ({"method": "rollout", "target": "VBZ"}, "target", "contribution"),
+        ({"method": "raw", "contrast": "VBZ"}, "contrast", "contribution"),
+        ({"method": "contribution", "edges": "gradient"}, "edges", "rollout"),
+        ({"layer": 2}, "layer", "rollout"),
     ):
         [note] = shipped.explain(TEXT, **options).notes
         assert note.startswith(f"{name} is ")
         assert "no effect" in note
+        assert f"method={other!r} depends" in note
     assert shipped.explain(TEXT, method="rollout", edges="gradient", target="VBZ").notes == ()
 
 

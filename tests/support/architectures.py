@@ -129,3 +129,36 @@ def unusual(model):
             parameter.grad = torch.full_like(parameter, 0.25)
     modules[-1].register_forward_hook(lambda *_: None)
     return model
+
+
+def randomised(model, seed=0):
+    """Biases and norms that are not 0 and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += torch.randn(parameter.shape, generator=generator) * 0.3
+    return model
+
+
+def eager_run(model, **inputs):
+    """The outputs of a model, with its attention and hidden states."""
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True, output_hidden_states=True)
+
+
+def tiny_t5(ids):
+    """A T5 with inputs: a source, and three positions of a target."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50,
+        d_model=16,
+        d_kv=4,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        initializer_factor=2.0,
+    )
+    model = randomised(transformers.T5ForConditionalGeneration(config).eval()).double()
+    return model, {"input_ids": ids, "decoder_input_ids": torch.tensor([[0, 4, 11]])}
