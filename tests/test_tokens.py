@@ -1,9 +1,12 @@
 """Tokens, and how they group into words and sentences."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from attnflow import OptionError
+from attnflow.fields import Segment
 from attnflow.segment import sentences, words
 from attnflow.tokens import Tokens, summed
 
@@ -91,3 +94,61 @@ def test_unknown_units_are_refused():
 def test_sums_over_groups():
     values = np.arange(6.0).reshape(2, 3)
     assert summed(values, [[0, 2], [1]]).tolist() == [[2.0, 1.0], [8.0, 4.0]]
+
+
+def pair():
+    text = "the keys\nto open. It is"
+    return Tokens(
+        text,
+        ("[CLS]", "the", "keys", "[SEP]", "to", "open", ".", "It", "is"),
+        (None, (0, 3), (4, 8), None, (9, 11), (12, 16), (16, 17), (18, 20), (21, 23)),
+        (True, False, False, True, False, False, False, False, False),
+        (Segment("first", 0, 8), Segment("second", 9, 23)),
+    )
+
+
+def test_no_sentence_is_in_two_segments():
+    # Without segments, the line break does not end a sentence.
+    sentences, groups = pair().grouped("sentences")
+    assert sentences.names == ("[CLS]", "the keys", "[SEP]", "to open.", "It is")
+    assert groups == [[0], [1, 2], [3], [4, 5, 6], [7, 8]]
+    whole = dataclasses.replace(pair(), segments=())
+    assert whole.grouped("sentences")[0].names[1] == "the keys\nto open."
+
+
+def test_segments_have_their_names():
+    segments, groups = pair().grouped("segments")
+    assert segments.names == ("[CLS]", "first", "[SEP]", "second")
+    assert groups == [[0], [1, 2], [3], [4, 5, 6, 7, 8]]
+
+
+def test_what_is_between_stretches_is_a_unit_too():
+    units, groups = pair().grouped([("title", 0, 3), (9, 16)])
+    assert units.names == ("[CLS]", "title", "keys", "[SEP]", "to open", ". It is")
+    assert sorted(i for group in groups for i in group) == list(range(9))
+
+
+def test_a_token_that_reaches_into_two_stretches_joins_them():
+    units, _ = pair().grouped([("a", 0, 2), ("b", 2, 8)])
+    assert units.names[1] == "the keys"
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ([(0, 4), (3, 8)], "overlap"),
+        ([(0, 90)], r"units\[0\] is \(0, 90\).*23"),
+        ([(4, 4)], r"units\[0\] is \(4, 4\)"),
+        ([(1, 2, 3, 4)], r"units\[0\]"),
+        ([("a", "b")], r"units\[0\]"),
+        ("lines", "units is 'lines'"),
+    ],
+)
+def test_stretches_that_are_none(units, message):
+    with pytest.raises(OptionError, match=message):
+        pair().grouped(units)
+
+
+def test_a_text_without_parts_has_no_segments():
+    with pytest.raises(OptionError, match="segments"):
+        dataclasses.replace(pair(), segments=()).grouped("segments")

@@ -89,6 +89,8 @@ class Explanation:
         spans: For each token its start and end in `text`, counted in characters; None for a token
             that is not part of the text.
         special: For each token whether the tokenizer added it, or it has a special meaning.
+        segments: The parts of the text that have a name, each with its start and end: the two
+            texts of a pair, the messages of a chat. Empty for a text without parts.
         model: The model's name.
         task: What the model does, such as "classification".
         target: The class or token that the explanation is for, if there is one.
@@ -151,6 +153,7 @@ class Explanation:
     layer_scores: NDArray[np.float64]
     spans: tuple[tuple[int, int] | None, ...]
     special: tuple[bool, ...]
+    segments: tuple[fields.Segment, ...] = ()
     saturation: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -196,6 +199,7 @@ class Explanation:
             layer_scores=layer_scores,
             spans=fields.spans(self.spans, count, len(text)),
             special=special,
+            segments=fields.segments_in(self.segments or (), "segments", len(text)),
             saturation=None if self.saturation is None else _share(self.saturation, "saturation"),
             options=fields.frozen(self.options, "options"),
             notes=strings(self.notes, "notes", allow_empty=True),
@@ -284,18 +288,20 @@ class Explanation:
         options = {**self.options, "special_tokens": False}
         return self._with(self.pieces.select(kept), [[i] for i in kept], options)
 
-    def by_unit(self, units: str) -> "Explanation":
-        r"""Return the explanation with the scores of each word or sentence added up.
+    def by_unit(self, units: str | Sequence[Any]) -> "Explanation":
+        r"""Return the explanation with the scores of each word, sentence or segment added up.
 
         `attnflow.tokens.Tokens.grouped` says what belongs together.
 
         Args:
-            units: "tokens", "words" or "sentences".
+            units: "tokens", "words", "sentences" or "segments"; or stretches of the text, such as
+                the passages of a retrieved context: a list of (start, end) or (name, start, end),
+                counted in characters. What is between them is a unit of its own.
 
         Returns:
-            The explanation of the words or sentences, with the option ``units`` set. Its tokens are
-            pieces of the text, with their spans. `position` remains an index among the model's
-            tokens.
+            The explanation of the units, with the option ``units`` set. Its tokens are pieces of
+            the text, with their spans, or the names of segments. `position` remains an index among
+            the model's tokens.
 
         Raises:
             OptionError: If there are no such units, or it is the explanation of an image.
@@ -325,7 +331,7 @@ class Explanation:
     @property
     def pieces(self) -> Tokens:
         """The tokens with their text, spans and special marks, as one value."""
-        return Tokens(self.text, self.tokens, self.spans, self.special)
+        return Tokens(self.text, self.tokens, self.spans, self.special, self.segments)
 
     def map(
         self, size: tuple[int, int] | str | None = None, *, interpolation: str = "bilinear"
@@ -440,7 +446,7 @@ class Explanation:
             raise invalid("the format of data", found, f"a dictionary with the format {FORMAT!r}")
         choice(data.get("version"), "the version of data", (VERSION,))
         # Older explanations have fewer fields, and many have no trace.
-        optional = ("contrast", "value", "bias", "check", "grid", "trace", "picture")
+        optional = ("segments", "contrast", "value", "bias", "check", "grid", "trace", "picture")
         data = {**dict.fromkeys(optional), **data}
         names = [one.name for one in dataclasses.fields(cls)]
         missing = [repr(name) for name in names if name not in data]

@@ -8,14 +8,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import integer, invalid, items, string, switch
 from attnflow.errors import OptionError
+
+
+class Segment(NamedTuple):
+    """A named stretch of a text: one of two texts, a message of a chat, a passage.
+
+    Attributes:
+        name: What it is called, such as "user". Empty if it has no name.
+        start: Where it starts in the text, counted in characters.
+        end: Where it ends.
+    """
+
+    name: str
+    start: int
+    end: int
+
+
+def segments_in(values: Any, name: str, length: int | None = None) -> tuple[Segment, ...]:
+    """Return stretches of a text as segments, checked.
+
+    Args:
+        values: A sequence of pairs (start, end), or of triples (name, start, end).
+        name: What the argument is called, for errors.
+        length: How many characters the text has; None if that is not known yet.
+
+    Raises:
+        OptionError: If one is malformed, empty or beyond the text, or two overlap.
+
+    Example:
+        >>> segments_in([(0, 4), ("answer", 5, 9)], "units")
+        (Segment(name='', start=0, end=4), Segment(name='answer', start=5, end=9))
+    """
+    found = []
+    for i, value in enumerate(items(values, name, "segments", allow_empty=True)):
+        place = f"{name}[{i}]"
+        parts = items(value, place, "(start, end), or (name, start, end)")
+        if len(parts) not in (2, 3):
+            raise OptionError(f"{place} is {value!r}; expected (start, end), or (name, start, end)")
+        start, end = (integer(part, place, least=0) for part in parts[-2:])
+        if start >= end or (length is not None and end > length):
+            most = "" if length is None else f" <= {length}, the length of the text"
+            raise OptionError(f"{place} is {value!r}; expected 0 <= start < end{most}")
+        found.append(Segment(string(parts[0], place) if len(parts) == 3 else "", start, end))
+    for one, other in pairwise(sorted(found, key=lambda segment: segment.start)):
+        if other.start < one.end:
+            raise OptionError(f"{name} has {tuple(one)} and {tuple(other)}, which overlap")
+    return tuple(found)
 
 
 def set_fields(value: object, /, **checked: Any) -> None:

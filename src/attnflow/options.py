@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from attnflow.checks import HEAD_FUSIONS, choice, either, integer, invalid, number
 from attnflow.errors import OptionError
+from attnflow.fields import segments_in
 
 ATTENTION_METHODS: Final = ("raw", "rollout", "flow")
 """The methods that read the attention weights alone: what could have reached a position."""
@@ -26,7 +27,8 @@ EDGES: Final = ("attention", "gradient", "effective", "value_norm", "alti")
 MEASURED_EDGES: Final = ("value_norm", "alti")
 """The edges that measure the share of the residual."""
 POSITIONS: Final = ("auto", "cls", "mask", "last")
-UNITS: Final = ("tokens", "words", "sentences")
+UNITS: Final = ("tokens", "words", "sentences", "segments")
+"""What the scores of tokens may be added up over."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -149,6 +151,40 @@ class Number(Kind):
 
     def schema(self) -> dict[str, Any]:
         return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Units(Kind):
+    """One of `UNITS`, or stretches of the text, which become tuples (name, start, end)."""
+
+    @property
+    def accepted(self) -> str:
+        return either([*UNITS, "a list of (start, end) or (name, start, end)"])
+
+    def read(self, value: Any) -> Any:
+        return self.check(value, "units")
+
+    def check(self, value: Any, name: str) -> Any:
+        if isinstance(value, str):
+            return choice(value, name, UNITS, otherwise="a list of (start, end)")
+        if not isinstance(value, list | tuple) or not value:
+            raise invalid(name, value, self.accepted)
+        return tuple(map(tuple, segments_in(value, name)))
+
+    def parse(self, text: str) -> Any:
+        # Stretches are written as 0-120,121-300.
+        spans = [re.fullmatch(r"(\d+)-(\d+)", part) for part in text.split(",")]
+        return [(int(span[1]), int(span[2])) for span in spans if span] if all(spans) else text
+
+    def schema(self) -> dict[str, Any]:
+        place = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
+        name = {"type": "string", "maxLength": _LONGEST}
+        stretches = [
+            {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
+            for parts in ([place, place], [name, place, place])
+        ]
+        several = {"type": "array", "items": {"anyOf": stretches}, "minItems": 1, "maxItems": 1000}
+        return {"anyOf": [{"enum": list(UNITS)}, several]}
 
 
 @dataclass(frozen=True)
@@ -299,9 +335,12 @@ OPTIONS: Final[list[Option]] = [
     ),
     Option(
         "units",
-        Choice(UNITS),
+        Units(),
         "tokens",
-        "What is scored: tokens, or the sums of their scores over words or sentences.",
+        "What is scored: tokens, or the sums of their scores over words, sentences or segments "
+        "(the texts of a pair, the messages of a chat). A list of (start, end) or (name, start, "
+        "end), in characters, sums over these stretches of the text and what is between them; on "
+        "the command line they are written as 0-120,121-300.",
         recorded=True,
     ),
     Option(
@@ -468,6 +507,16 @@ def _check_together(options: Options) -> None:
         raise OptionError(
             f"residual is {options.residual!r}, but edges={edges!r} measures it; leave it out"
         )
+
+
+def unit_name(units: Any) -> str:
+    """Return what units are called: their name, or "segments" for stretches of the caller's.
+
+    Example:
+        >>> unit_name("words"), unit_name((("", 0, 4),))
+        ('words', 'segments')
+    """
+    return units if isinstance(units, str) else "segments"
 
 
 # ---- What is made from the table -----------------------------------------------------------------

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import choice
+from attnflow.errors import OptionError
+from attnflow.fields import Segment, segments_in
+from attnflow.options import UNITS
 from attnflow.segment import clusters, sentences, words
 
 Span = tuple[int, int]
@@ -25,6 +29,8 @@ class Tokens:
         names: What a reader is shown for each.
         spans: The place of each in the text; None for a token that is not part of it.
         special: Whether each was added by the tokenizer, or has a special meaning.
+        segments: The parts of the text that have a name: the two texts of a pair, the messages of
+            a chat. Empty for a text that has no parts.
 
     Example:
         >>> tokens = Tokens(
@@ -41,54 +47,99 @@ class Tokens:
     names: tuple[str, ...]
     spans: tuple[Span | None, ...]
     special: tuple[bool, ...]
+    segments: tuple[Segment, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def select(self, kept: Sequence[int]) -> Tokens:
         """Return some of the tokens, by index."""
-        return Tokens(
-            self.text,
-            tuple(self.names[i] for i in kept),
-            tuple(self.spans[i] for i in kept),
-            tuple(self.special[i] for i in kept),
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in kept),
+            spans=tuple(self.spans[i] for i in kept),
+            special=tuple(self.special[i] for i in kept),
         )
 
     def first(self, count: int) -> Tokens:
         """Return the first tokens."""
-        return Tokens(self.text, self.names[:count], self.spans[:count], self.special[:count])
+        return self.select(range(min(count, len(self))))
 
-    def grouped(self, units: str) -> tuple[Tokens, list[list[int]]]:
-        """Group tokens into words or sentences.
+    def grouped(self, units: str | Sequence[Any]) -> tuple[Tokens, list[list[int]]]:
+        """Group tokens into words, sentences or segments.
 
         Tokens belong to a word or sentence by their spans. A token that reaches into several words
         makes them one. What a reader sees as one character, such as an emoji with joiners or a
         letter with combining marks, is never divided. A token of spaces counts for the word that
         follows it, and one with a line break stands for itself; in sentences both count for the
-        sentence before. Special tokens, and tokens without a span, stay as they are.
+        sentence before. Special tokens, and tokens without a span, stay as they are. No word or
+        sentence is in two segments of the text.
 
         Args:
-            units: "tokens", "words" or "sentences".
+            units: "tokens", "words", "sentences" or "segments"; or stretches of the text, as
+                `attnflow.fields.segments_in` takes them. What is between segments is a unit of its
+                own.
 
         Returns:
-            The words or sentences, as tokens; and for each the indices of its tokens here.
+            The units, as tokens; and for each the indices of its tokens here.
 
         Raises:
-            OptionError: If `units` is none of these.
+            OptionError: If `units` is none of these, or a stretch is not part of the text.
         """
         if units == "tokens":
             return self, [[i] for i in range(len(self))]
-        choice(units, "units", ("tokens", "words", "sentences"))
-        numbers = words(self.text) if units == "words" else sentences(self.text)
-        groups, spans = _grouped(self, numbers, alone=units == "words")
+        segments = self.segments
+        if not isinstance(units, str):
+            segments = segments_in(units, "units", len(self.text))
+        elif choice(units, "units", UNITS) == "segments" and not segments:
+            raise OptionError(
+                "units is 'segments', but the text has no parts; expected tokens, words or "
+                "sentences, or a list of (start, end)"
+            )
+        split = {"words": words, "sentences": sentences}.get(str(units))
+        parts = _parts(self.text, segments)
+        groups, spans = _grouped(self, _numbers(self.text, parts, split), alone=units == "words")
         names = []
         for group, span in zip(groups, spans, strict=True):
             first = group[0]
             own = "" if span is None or self.special[first] else self.text[span[0] : span[1]]
+            if span is not None and own and split is None:
+                part = parts[bisect(parts, span[0], key=lambda part: part.start) - 1]
+                own = part.name if part.name and span[1] <= part.end else own
             # A group without text of its own is a single token, and keeps its name.
             names.append(own or self.names[first])
         special = tuple(self.special[group[0]] for group in groups)
-        return Tokens(self.text, tuple(names), tuple(spans), special), groups
+        return replace(self, names=tuple(names), spans=tuple(spans), special=special), groups
+
+
+def _parts(text: str, segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments of a text, and what is between them, in their order."""
+    found, end = [], 0
+    for segment in sorted(segments, key=lambda segment: segment.start):
+        if segment.start > end:
+            found.append(Segment("", end, segment.start))
+        found.append(segment)
+        end = segment.end
+    return [*found, Segment("", end, len(text))] if end < len(text) else found
+
+
+def _numbers(
+    text: str, parts: Sequence[Segment], split: Callable[[str], list[int]] | None
+) -> list[int]:
+    """Number the units of each part of a text, on from those before; without `split`, the parts.
+
+    Returns:
+        For each character the number of its unit; -1 for whitespace.
+    """
+    numbers: list[int] = []
+    for _, start, end in parts:
+        first = max(numbers, default=-1) + 1
+        if split is None:
+            own = [-1 if character.isspace() else 0 for character in text[start:end]]
+        else:
+            own = split(text[start:end])
+        numbers += [first + number if number >= 0 else -1 for number in own]
+    return numbers
 
 
 def summed(values: NDArray[np.float64], groups: Sequence[Sequence[int]]) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ class Check(NamedTuple):
     """What blanking out each unit of an input does to the answer, compared with the scores.
 
     Attributes:
-        units: "tokens", "words" or "sentences".
+        units: What was blanked out: "tokens", "words", "sentences", "segments" or "patches".
         names: The units that were blanked out, one after the other.
         scores: The score of each. Those of attention have no sign.
         effects: How much the answer falls without each: `value` minus the value after it is

@@ -27,7 +27,7 @@ from attnflow.io.records import has_surrogates
 from attnflow.models import Explainer
 from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran
 from attnflow.models.text import TextAdapter
-from attnflow.options import ANSWER_METHODS, OPTIONS, Options
+from attnflow.options import ANSWER_METHODS, OPTIONS, UNITS, Options
 from attnflow.scoring import Scored, finish
 from attnflow.tokens import Tokens
 
@@ -116,6 +116,11 @@ def check_options(explainer: Explainer, options: Mapping[str, Any]) -> dict[str,
                 f"{option.name} is {chosen[option.name]!r}, but a data set has only scores; leave "
                 "it out"
             )
+    if not isinstance(chosen.units, str):
+        raise OptionError(
+            "units is a list of stretches, which are of one text; for a data set expected "
+            f"{', '.join(UNITS)}"
+        )
     if not explainer.adapter.in_data_sets:
         raise OptionError(
             f"explainer is a model for {explainer.task}; a data set of texts needs a model that "

@@ -9,7 +9,7 @@ from attnflow.explain import Explained
 from attnflow.explanation import Explanation
 from attnflow.models.adapter import Asked, Encoded, Question
 from attnflow.models.answers import ask
-from attnflow.options import ANSWER_METHODS, Options
+from attnflow.options import ANSWER_METHODS, Options, unit_name
 from attnflow.verdict import Check
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def checked(
     top = max(range(len(units)), key=scores.__getitem__, default=None)
     without = whole if top is None else found[top]
     check = Check.of(
-        options.units if explanation.grid is None else "patches",
+        unit_name(options.units) if explanation.grid is None else "patches",
         [explanation.tokens[index] for index, _ in units],
         scores,
         effects,

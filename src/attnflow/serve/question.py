@@ -84,9 +84,9 @@ def read_question(body: bytes, kind: Any) -> Question:
         >>> kind = question_type(Limits())
         >>> read_question(b'{"text": "the keys", "compare": "the key", "layer": 3}', kind).texts
         ('the keys', 'the key')
-        >>> read_question(b'{"text": "the keys", "units": "lines"}', kind)
+        >>> read_question(b'{"text": "the keys", "drop_sink": "maybe"}', kind)
         Traceback (most recent call last):
-        attnflow.serve.answer.Refused: units is "lines"; expected tokens, words or sentences
+        attnflow.serve.answer.Refused: drop_sink is "maybe"; expected True or False
     """
     from pydantic import ValidationError
 

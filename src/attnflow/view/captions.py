@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from attnflow.explanation import Explanation
+from attnflow.options import unit_name
 from attnflow.view.pieces import has_sign, labels
 
 METHOD_NAMES = {
@@ -177,7 +178,7 @@ def addition(explanation: Explanation) -> str:
     scores = explanation.scores
     special = scores[list(map(bool, explanation.special))]
     usual = float(scores.sum() - special.sum())
-    what = "patches" if explanation.grid else str(explanation.options.get("units", "tokens"))
+    what = "patches" if explanation.grid else unit_name(explanation.options.get("units", "tokens"))
     parts = [(what, usual)]
     if special.size:
         parts.append(("special tokens", float(special.sum())))
