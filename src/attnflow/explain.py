@@ -150,7 +150,7 @@ def explained(
         text=text,
         spans=finished.tokens.spans,
         special=finished.tokens.special,
-        segments=[one for one in tokens.segments if one.end <= len(text)],
+        segments=tuple(one for one in tokens.segments if one.end <= len(text)),
         saturation=scored.saturation,
         trace=trace,
         **answer._asdict(),

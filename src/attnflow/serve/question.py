@@ -86,7 +86,7 @@ def read_question(body: bytes, kind: Any) -> Question:
         ('the keys', 'the key')
         >>> read_question(b'{"text": "the keys", "drop_sink": "maybe"}', kind)
         Traceback (most recent call last):
-        attnflow.serve.answer.Refused: drop_sink is "maybe"; expected True or False
+        attnflow.serve.answer.Refused: drop_sink is "maybe"; expected true or false
     """
     from pydantic import ValidationError
 
