@@ -80,6 +80,9 @@ def recorded_attention(
     recording = RECORDING.get()
     if recording is not None and recording.gradients:
         query = with_gradient(query)
+    elif recording is not None:
+        # Nobody asks for gradients of the weights. Contributions hold them at their values.
+        query, key = query.detach(), key.detach()
     attend = _own_attention(module)
     size = _part_size(query, key)
     if (
