@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -302,13 +303,14 @@ void check_interruption(Tally& tally) {
     std::vector<std::size_t> all(g.n);
     std::iota(all.begin(), all.end(), std::size_t{0});
     const maxflow::Network network(g.n, g.pointers(), all);
-    // So many layers to work out that the question is asked long before the end.
-    const maxflow::Request request{std::vector<std::size_t>(2000, 4), {0, 1, 2, 3}, all};
-    std::vector<Amount> result(2000 * 4 * g.n);
+    // Several blocks of work for each thread, so that there is a next one not to begin. Without an
+    // interval the question is asked at the first chance, however fast or busy the machine is.
+    const maxflow::Request request{std::vector<std::size_t>(20, 4), {0, 1, 2, 3}, all};
+    std::vector<Amount> result(20 * 4 * g.n);
     for (const std::size_t threads : {1, 2}) {
         int asked = 0;
         std::atomic<bool> stop{false};
-        maxflow::Watch watch(stop, [&] { return ++asked; });
+        maxflow::Watch watch(stop, [&] { return ++asked; }, std::chrono::milliseconds(0));
         const bool complete = maxflow::flows(network, request, threads, result.data(), watch);
         tally.check(!complete && asked == 1, g, "stops when told to");
     }
