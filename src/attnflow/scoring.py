@@ -482,9 +482,10 @@ def _notes(
             "A lower layer, or rollout, says more."
         )
     if options.drop_sink:
-        if len(scored.sinks) > 1:
-            named = " and ".join(f"token {i}, {tokens.names[i]!r}" for i in scored.sinks)
-            notes.append(f"Left out as attention sinks of the source and of the target: {named}.")
+        named = " and ".join(f"token {i}, {tokens.names[i]!r}" for i in scored.sinks)
+        several = len(scored.sinks) > 1
+        what = "attention sinks of the source and of the target" if several else "attention sink"
+        notes.append(f"Left out as {what}, which most positions attend to: {named}.")
         return tuple(notes)
     sink = max(scored.sinks, key=lambda index: float(scores[index]))
     total = scores.sum()

@@ -625,7 +625,7 @@ def test_the_model_is_left_as_it_was_found(reference):
 
     handle = model.classifier.register_forward_pre_hook(fail)
     before = state_of(model)
-    with pytest.raises(RuntimeError, match="out of order"):
+    with pytest.raises(attnflow.ModelError, match="out of order"):
         importance(explainer, TEXT, reference=reference)
     assert state_of(model) == before
     assert model.config.to_dict() == config

@@ -24,7 +24,7 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
 
     Afterwards, however the block ends, the model is as before: the attention implementation of its
     configuration and of every configuration inside it, the train or eval mode of every module, and
-    the hooks. Threads that borrow the same model, or models that share a configuration, take turns.
+    the hooks, and the layers themselves. Threads that borrow the same model, or models that share a configuration, take turns.
 
     Nothing is called on the model to do this. ``model.eval()`` and ``set_attn_implementation`` may
     be overridden, and the second writes warnings to the log.
@@ -41,6 +41,9 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
         unflagged = [module for module in modules if _RECORDER_FLAG not in vars(module)]
         hooks = [(module, set(module._forward_hooks)) for module in modules]
         before = [(config, config._attn_implementation_internal) for config in configs]
+        # A BigBird replaces its sparse attention by another one when a text is short.
+        parts = [(module, dict(module._modules)) for module in modules]
+        kinds = [(module, kind) for module in modules if (kind := sparse_kind(module)) is not None]
         try:
             for config in configs:
                 if implementation is not None:
@@ -51,12 +54,24 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
         finally:
             for config, found in before:
                 config._attn_implementation_internal = found
+            for module, children in parts:
+                if module._modules != children:
+                    module._modules.clear()
+                    module._modules.update(children)
+            for module, kind in kinds:
+                module.attention_type = kind
             for module in training:
                 module.training = True
             for module, known in hooks:
                 _remove_recorders(module, known)
             for module in unflagged:
                 vars(module).pop(_RECORDER_FLAG, None)
+
+
+def sparse_kind(module: torch.nn.Module) -> str | None:
+    """Return which attention a part of a BigBird uses at the moment; None for any other module."""
+    kind = vars(module).get("attention_type")
+    return kind if isinstance(kind, str) else None
 
 
 def configs_of(model: torch.nn.Module) -> list[Any]:

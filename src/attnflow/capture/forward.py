@@ -3,18 +3,18 @@
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from attnflow.capture.borrow import borrowed
+from attnflow.capture.borrow import borrowed, sparse_kind
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.recording import Recording
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
 from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
-from attnflow.errors import AttentionError, OptionError
+from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError
 from attnflow.options import MEASURED_EDGES
 
 
@@ -185,9 +185,43 @@ def run_recorded(
     with borrowed(model, implementation), watching or nullcontext():
         token = RECORDING.set(recording)
         try:
-            return model(**{**inputs, **options})
+            return forward(model, {**inputs, **options})
         finally:
             RECORDING.reset(token)
+
+
+def forward(model: torch.nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Run a model.
+
+    Args:
+        model: The model.
+        inputs: What it takes.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        ModelError: If it raises an error of its own; the message has the reason.
+    """
+    try:
+        return model(**inputs)
+    except (AttnflowError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # Whatever a model may raise on an input that it does not take.
+        name = type(model).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
+        parameters = inspect.signature(model.forward).parameters
+        given = {key: tuple(value.shape) for key, value in inputs.items() if torch.is_tensor(value)}
+        described = ", ".join(f"{key} of shape {shape}" for key, shape in given.items())
+        if "pixel_values" in parameters and "pixel_values" not in given:
+            raise ModelError(
+                f"{name} reads an image together with a text, and was given {described} only; "
+                f"explain the part of it that reads texts, or images, by itself. It says: {reason}"
+            ) from error
+        raise ModelError(
+            f"{name} cannot run on what it was given, {described}: {reason}"
+        ) from error
 
 
 def _run_with_output(
@@ -196,14 +230,27 @@ def _run_with_output(
     """Run a model that does not take part, and record the attention that it returns."""
     options = forward_options(model, output_attentions=True)
     given = {**inputs, **options}
-    with borrowed(model, "eager"), _gradients_from_embeddings(model, given, recording.gradients):
-        outputs = model(**given)
+    with borrowed(model, "eager"), ExitStack() as again:
+        if "block_sparse" in map(sparse_kind, model.modules()):
+            # It may replace its layers while it runs, and what watches the old ones sees nothing.
+            forward(model, {**inputs, **forward_options(model, output_attentions=False)})
+            again.enter_context(borrowed(model, "eager"))
+        sparse = "block_sparse" in map(sparse_kind, model.modules())
+        with _gradients_from_embeddings(model, given, recording.gradients):
+            outputs = forward(model, given)
+    name = type(model).__name__
+    if sparse:
+        raise AttentionError(
+            f"{name} attends to random blocks of the text, and does not return the whole of its "
+            "attention; method='contribution' explains it, or call "
+            'model.set_attention_type("original_full") first, which changes the model'
+        )
     attentions = getattr(outputs, "attentions", None)
     if not attentions or any(weights is None for weights in attentions):
         raise AttentionError(
-            f"the attention of {type(model).__name__} cannot be captured: no layer calls the "
-            "attention interface of transformers, and output_attentions=True returns no weights; "
-            'load it with attn_implementation="eager", or use another model'
+            f"the attention of {name} cannot be captured: no layer calls the attention interface "
+            "of transformers, and output_attentions=True returns no weights; "
+            "method='contribution' needs none"
         )
     for weights in attentions:
         recording.add(weights)

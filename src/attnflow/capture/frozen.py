@@ -27,7 +27,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attnflow.capture.borrow import borrowed, implementations_of
-from attnflow.capture.forward import check_score, detached, forward_options, input_size, ordinary
+from attnflow.capture.forward import (
+    check_score,
+    detached,
+    forward,
+    forward_options,
+    input_size,
+    ordinary,
+)
 from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.recording import fuse_heads
 from attnflow.capture.rules import RULES, carries, constant, sloped
@@ -149,7 +156,7 @@ def contribute(
         if size.items > 1 or not found.wrong:
             return found
         with _Diagnosis(1, _device(model)) as diagnosis, _hooked(model, diagnosis):
-            score(model(**given))
+            score(forward(model, given))
     return found._replace(without_rule=tuple(diagnosis.found))
 
 
@@ -171,7 +178,7 @@ def _contribute(
     token = RECORDING.set(recording if steps else None)
     try:
         with frozen, _hooked(model, frozen):
-            outputs = model(**inputs)
+            outputs = forward(model, inputs)
             answers = check_score(score(outputs), items)
     finally:
         RECORDING.reset(token)

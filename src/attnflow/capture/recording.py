@@ -86,7 +86,10 @@ class Recording:
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
         if len(shape) != 4:
-            raise AttentionError(f"{where}; expected (batch, heads, tokens, tokens)")
+            raise AttentionError(
+                f"{where}; expected (batch, heads, tokens, tokens). Its layers do not weigh each "
+                "token against each other; method='contribution' needs no weights"
+            )
         rows, columns = shape[-2:]
         if shape[0] != self.batch:
             raise AttentionError(

@@ -1,6 +1,7 @@
 """The command line, ``attnflow``: one file a command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name. None means those of this process.
 
     Returns:
-        0 if all went well, 1 after an error that attnflow explains, 130 after Ctrl-C.
+        0 if all went well, 1 after an error that attnflow explains, 130 after Ctrl-C, 141 if nobody
+        reads its output any more.
 
     Raises:
         SystemExit: If the arguments cannot be parsed, or ask for help or the version.
@@ -44,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         status: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
         return status
     except AttnflowError as error:
         print(f"attnflow: error: {with_flags(str(error))}", file=sys.stderr)
@@ -51,3 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("attnflow: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # As `head` does it: what reads the output has seen enough. Python would write the rest when
+        # it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # as after the signal, SIGPIPE, that ends other programs

@@ -10,6 +10,7 @@ import difflib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -1086,6 +1087,28 @@ def grouped(lengths: Sequence[tuple[int, ...]], most: int | None = None) -> Iter
         batch.append(index)
     if batch:
         yield batch
+
+
+@contextmanager
+def about_item(index: int, count: int) -> Iterator[None]:
+    """Name the input that an error of a block is about, if there are several.
+
+    Args:
+        index: Which input it is, from 0.
+        count: How many inputs there are.
+
+    Example:
+        >>> with about_item(3, 500):
+        ...     raise OptionError("the text is empty")
+        Traceback (most recent call last):
+        attnflow.errors.OptionError: item 3: the text is empty
+    """
+    try:
+        yield
+    except AttnflowError as error:
+        if count == 1:
+            raise
+        raise type(error)(f"item {index}: {error}") from error
 
 
 def smallest(*limits: Any) -> int | None:

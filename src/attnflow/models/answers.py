@@ -237,6 +237,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
     import torch
 
     from attnflow.capture.borrow import borrowed
+    from attnflow.capture.forward import forward
 
     model = explainer.model
     names = inspect.signature(model.forward).parameters
@@ -254,7 +255,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
             inputs["logits_to_keep"] = torch.tensor([position], device=model.device)
             position = 0
         with borrowed(model, None), _unpadded(explainer):
-            outputs = model(**inputs, return_dict=True)
+            outputs = forward(model, {**inputs, "return_dict": True})
         logits = getattr(outputs, "logits", None)
         if logits is None:
             logits = getattr(outputs, "prediction_logits", None)

@@ -32,6 +32,7 @@ from attnflow.models.adapter import (
     Loader,
     Question,
     Reading,
+    about_item,
 )
 from attnflow.models.text import fused_graph
 from attnflow.options import Options
@@ -263,8 +264,9 @@ class ImageAdapter(Adapter):
             _check_image(image, f"inputs[{index}]")
         waiting: dict[Any, list[tuple[int, Encoded]]] = {}
         for index, image in enumerate(items):
-            encoded = self.read(image)
-            self.position(encoded, options.position, None)
+            with about_item(index, len(items)):
+                encoded = self.read(image)
+                self.position(encoded, options.position, None)
             shape = tuple(encoded.inputs["pixel_values"].shape)
             batch = waiting.setdefault(shape, [])
             batch.append((index, encoded))

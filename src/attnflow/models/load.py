@@ -98,6 +98,11 @@ def load(
     except ImportError as error:
         raise MissingExtraError(f"loading {name} needs another package: {error}") from error
     except (OSError, ValueError, KeyError) as error:
+        if "Unrecognized configuration class" in str(error):
+            raise OptionError(
+                f"task is {task!r}, but transformers has no {config.model_type} for it; expected "
+                f"auto or another of {', '.join(TASKS)}"
+            ) from error
         raise ModelError(_loading_failed(name, path, error, allow_pickle)) from error
     return model.to(place).eval(), reader
 
@@ -141,11 +146,26 @@ def _device(device: Any) -> Any:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        place = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise OptionError(
             f"device is {device!r}; expected 'auto' or a device such as 'cpu' or 'cuda:0'"
         ) from error
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # Not every kind of device says how many of them there are, but each says that it is missing.
+        raise OptionError(
+            f"device is {device!r}, which this torch cannot use ({first_line(error)}); expected "
+            "'auto', 'cpu' or a device of this machine"
+        ) from error
+    return place
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without the full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _dtype(dtype: Any, device: Any) -> Any:

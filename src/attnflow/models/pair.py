@@ -23,6 +23,7 @@ from attnflow.models.adapter import (
     Loader,
     Question,
     Reading,
+    about_item,
     grouped,
     smallest,
     with_own,
@@ -52,7 +53,10 @@ class PairAdapter(Adapter):
         if not (
             hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None
         ):
-            raise ModelError(f"{self.name} has no head that writes text; load it for {self.task}")
+            raise ModelError(
+                f"{self.name} is an encoder-decoder without a head that writes text; only "
+                f"encoder-decoders that write are explained. task={self.task!r} loads it as one"
+            )
 
     @classmethod
     def fits(cls, model: Any) -> bool:
@@ -239,9 +243,11 @@ class PairAdapter(Adapter):
         self, items: Sequence[Any], options: Options
     ) -> Iterator[list[tuple[int, Encoded]]]:
         """Yield pairs of similar length together."""
-        encoded = [self.read(item, options.truncate) for item in items]
-        for pair in encoded:
-            self.position(pair, options.position, None)
+        encoded = []
+        for index, item in enumerate(items):
+            with about_item(index, len(items)):
+                encoded.append(self.read(item, options.truncate))
+                self.position(encoded[-1], options.position, None)
         lengths = [(pair.source, len(pair.inputs["decoder_input_ids"])) for pair in encoded]
         for batch in grouped(lengths):
             yield [(index, encoded[index]) for index in batch]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import ModelError, TextError
-from attnflow.models.adapter import Encoded, Loader, grouped
+from attnflow.models.adapter import Encoded, Loader, about_item, grouped
 from attnflow.models.pair import PairAdapter
 from attnflow.options import Options
 from attnflow.tokens import Tokens
@@ -124,11 +124,12 @@ class SoundAdapter(PairAdapter):
     ) -> Iterator[list[tuple[int, Encoded]]]:
         """Yield sounds together; one in a file is read again when its turn comes."""
         lengths = []
-        for item in items:
-            sound, said = self._pair(item)
-            self._listener.read(sound, options.truncate)
-            target = self._target_ids(said)
-            self.check_position(options.position)
+        for index, item in enumerate(items):
+            with about_item(index, len(items)):
+                sound, said = self._pair(item)
+                self._listener.read(sound, options.truncate)
+                target = self._target_ids(said)
+                self.check_position(options.position)
             lengths.append((self._listener.positions, len(target)))
         for batch in grouped(lengths):
             yield [(index, self.read(items[index], options.truncate)) for index in batch]

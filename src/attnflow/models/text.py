@@ -10,9 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import choice, resolve_index
-from attnflow.errors import AttentionError, AttnflowError, OptionError, TextError
+from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError, TextError
 from attnflow.graph import AttentionGraph
-from attnflow.models.adapter import Adapter, Encoded, Loader, Question, Reading, grouped
+from attnflow.models.adapter import (
+    Adapter,
+    Encoded,
+    Loader,
+    Question,
+    Reading,
+    about_item,
+    grouped,
+)
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
 from attnflow.tokens import Span, Tokens
@@ -36,6 +44,13 @@ class TextAdapter(Adapter):
     def __init__(self, model: Any, reader: Any) -> None:
         super().__init__(model, reader)
         self.task = _task_of(type(model).__name__)
+        takes = inspect.signature(model.forward).parameters
+        passes_on = any(item.kind is item.VAR_KEYWORD for item in takes.values())
+        if not {"input_ids", "inputs_embeds"} & set(takes) and not passes_on:
+            raise ModelError(
+                f"{self.name} reads {next(iter(takes), 'nothing')}, and not text; expected a model "
+                f"that reads one of: texts, images, sounds"
+            )
 
     @classmethod
     def fits(cls, model: Any) -> bool:
@@ -152,11 +167,12 @@ class TextAdapter(Adapter):
     ) -> Iterator[list[tuple[int, Encoded]]]:
         """Yield texts of similar length together."""
         encoded: list[Encoded] = []
-        for text in self.read_many(items, options.truncate):
-            if isinstance(text, AttnflowError):
-                raise text
-            self.position(text, options.position, None)
-            encoded.append(text)
+        for index, text in enumerate(self.read_many(items, options.truncate)):
+            with about_item(index, len(items)):
+                if isinstance(text, AttnflowError):
+                    raise text
+                self.position(text, options.position, None)
+                encoded.append(text)
         for batch in grouped([(len(text.tokens),) for text in encoded]):
             yield [(index, encoded[index]) for index in batch]
 
@@ -271,6 +287,21 @@ class TextAdapter(Adapter):
             residual=options.residual if shares is None else [share.numpy() for share in shares],
             gradient=options.edges == "gradient",
         )
+
+    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+        """Return a note on the words that the tokenizer does not know, if there are any."""
+        unknown, name = (getattr(self.tokenizer, f"unk_token{end}", None) for end in ("_id", ""))
+        ids, tokens = encoded.inputs["input_ids"], encoded.tokens
+        words = [
+            repr(word)
+            for number, word, span in zip(ids, tokens.names, tokens.spans, strict=True)
+            if number == unknown and span is not None and word != name
+        ]
+        if not words:
+            return {}
+        listed = ", ".join(dict.fromkeys(words))
+        note = f"The tokenizer does not know {listed}: the model read {name} instead."
+        return {"notes": (note,)}
 
     # ---- Writing ---------------------------------------------------------------------------------
 
