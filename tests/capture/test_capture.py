@@ -644,6 +644,9 @@ def test_the_heads_of_a_layer_are_gone_once_they_are_fused(heads, monkeypatch):
     model = build("BERT", num_hidden_layers=5)
     for block in model.bert.encoder.layer:
         block.intermediate.register_forward_pre_hook(count)
+    capture(model, texts(9))  # the first time, a few tokens are tried without attention
+    held.clear()
+    alive.clear()
     captured = capture(model, texts(9, 9), heads=heads)
     # Before each layer's attention is computed, and before what follows it in the layer.
     assert alive == [0] * 10
@@ -688,7 +691,7 @@ def test_layers_over_different_tokens_are_an_error():
         vocab_size=50, d_model=16, n_head=2, d_head=8, d_inner=16, block_sizes=[1, 2]
     )
     model = transformers.FunnelBaseModel(config)
-    with pytest.raises(attnflow.AttentionError, match=r"layer 2.*4 positions.*8.*pooling"):
+    with pytest.raises(attnflow.AttentionError, match=r"layer 2.*4 positions.*8.*pooled"):
         capture(model, texts(8))
 
 
@@ -723,7 +726,7 @@ def test_a_model_with_layers_that_are_no_attention_is_an_error():
         **SMALL, num_key_value_heads=2, layer_types=["conv", "full_attention"]
     )
     model = transformers.Lfm2ForCausalLM(config)
-    with pytest.raises(attnflow.AttentionError, match=r"2 layers.*1"):
+    with pytest.raises(attnflow.AttentionError, match=r"layers\.0\.conv.*ShortConv"):
         capture(model, texts(6))
 
 

@@ -23,8 +23,9 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
     """Run a block with a model in eval mode and with another attention implementation.
 
     Afterwards, however the block ends, the model is as before: the attention implementation of its
-    configuration and of every configuration inside it, the train or eval mode of every module, and
-    the hooks, and the layers themselves. Threads that borrow the same model, or models that share a configuration, take turns.
+    configuration and of every configuration inside it, the train or eval mode of every module, the
+    hooks, and the modules themselves. Threads that borrow the same model, or models that share a
+    configuration, take turns.
 
     Nothing is called on the model to do this. ``model.eval()`` and ``set_attn_implementation`` may
     be overridden, and the second writes warnings to the log.

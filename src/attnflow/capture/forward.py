@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from attnflow.capture.borrow import borrowed, sparse_kind
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
+from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import Recording
+from attnflow.capture.running import forward, forward_options, takes_part
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
 from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
-from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError
+from attnflow.errors import AttentionError, OptionError
 from attnflow.options import MEASURED_EDGES
 
 
@@ -103,6 +105,7 @@ def capture(
     # keeps one, such as a table of positions, would keep it for good.
     with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
         given = ordinary(inputs)
+        check_mixers(model, given)
         if edges != "attention":
             return _capture_edges(model, given, size, heads, edges)
         recording = Recording(
@@ -160,19 +163,6 @@ def ordinary(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def takes_part(model: torch.nn.Module) -> bool:
-    """Whether any part of a model takes its attention function from transformers.
-
-    Transformers tells from the source of the model. Asking first saves models that do not take part
-    a forward pass for nothing.
-    """
-    return any(
-        module._can_set_attn_implementation()
-        for module in model.modules()
-        if isinstance(module, PreTrainedModel)
-    )
-
-
 def run_recorded(
     model: torch.nn.Module,
     inputs: Mapping[str, Any],
@@ -188,40 +178,6 @@ def run_recorded(
             return forward(model, {**inputs, **options})
         finally:
             RECORDING.reset(token)
-
-
-def forward(model: torch.nn.Module, inputs: Mapping[str, Any]) -> Any:
-    """Run a model.
-
-    Args:
-        model: The model.
-        inputs: What it takes.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        ModelError: If it raises an error of its own; the message has the reason.
-    """
-    try:
-        return model(**inputs)
-    except (AttnflowError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        # Whatever a model may raise on an input that it does not take.
-        name = type(model).__name__
-        reason = " ".join(str(error).split()) or type(error).__name__
-        parameters = inspect.signature(model.forward).parameters
-        given = {key: tuple(value.shape) for key, value in inputs.items() if torch.is_tensor(value)}
-        described = ", ".join(f"{key} of shape {shape}" for key, shape in given.items())
-        if "pixel_values" in parameters and "pixel_values" not in given:
-            raise ModelError(
-                f"{name} reads an image together with a text, and was given {described} only; "
-                f"explain the part of it that reads texts, or images, by itself. It says: {reason}"
-            ) from error
-        raise ModelError(
-            f"{name} cannot run on what it was given, {described}: {reason}"
-        ) from error
 
 
 def _run_with_output(
@@ -256,21 +212,6 @@ def _run_with_output(
         recording.add(weights)
     kept = {name: value for name, value in outputs.items() if name != "attentions"}
     return type(outputs)(**kept)
-
-
-def forward_options(model: torch.nn.Module, *, output_attentions: bool) -> dict[str, bool]:
-    """Return the options for a forward pass, those of them that the model takes."""
-    wanted = {"use_cache": False, "return_dict": True, "output_attentions": output_attentions}
-    parameters = inspect.signature(model.forward).parameters
-    # A model with keywords of any name passes them on to a part that takes them, if any does; its
-    # configuration knows the name then.
-    passes_on = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
-    config = getattr(model, "config", None)
-    return {
-        name: value
-        for name, value in wanted.items()
-        if name in parameters or (passes_on and hasattr(config, name))
-    }
 
 
 @contextmanager
@@ -437,8 +378,8 @@ def check_depth(model: torch.nn.Module, recording: Recording) -> None:
     if seen != depth:
         raise AttentionError(
             f"{type(model).__name__} has {depth} layers, but attention was computed {seen} times; "
-            "expected one self-attention in each layer. Capture one part of the model, or use "
-            "another model"
+            "expected one self-attention in each layer, and not a difference of two, or layers "
+            "without any. Capture one part of the model, or try method='contribution'"
         )
 
 

@@ -30,14 +30,14 @@ from attnflow.capture.borrow import borrowed, implementations_of
 from attnflow.capture.forward import (
     check_score,
     detached,
-    forward,
-    forward_options,
     input_size,
     ordinary,
 )
 from attnflow.capture.interface import NAME, RECORDING
+from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import fuse_heads
 from attnflow.capture.rules import RULES, carries, constant, sloped
+from attnflow.capture.running import forward, forward_options, stacks
 from attnflow.errors import AttentionError
 
 
@@ -129,7 +129,8 @@ def contribute(
 
     Raises:
         AttentionError: If no stack of attention layers is found in the model, or `steps` are asked
-            for and its layers do not call the attention interface of transformers.
+            for and its layers do not call the attention interface of transformers, or mix positions
+            by something else, too.
         OptionError: If `score` does not return one number for each item.
 
     Example:
@@ -147,6 +148,8 @@ def contribute(
         True
     """
     size = input_size(inputs)
+    if steps:
+        check_mixers(model, inputs)
     # Kernels of their own, as flash attention, cannot be held at their values.
     usual = implementations_of(model) <= {None, "eager", "sdpa"}
     implementation = NAME if steps else None if usual else "sdpa"
@@ -168,7 +171,7 @@ def _contribute(
     steps: bool,
     heads: str | int | None,
 ) -> Contributions:
-    if not _stacks(model):
+    if not stacks(model):
         raise AttentionError(
             f"{type(model).__name__} has no list of attention layers, so the embeddings that enter "
             "the first of them cannot be found; use method='rollout'"
@@ -255,7 +258,7 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
     handles: list[Any] = []
     token = _PASS.set(frozen)
     try:
-        for name, layers in _stacks(model):
+        for name, layers in stacks(model):
             for layer in layers:
                 hook = partial(enter, name)
                 handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
@@ -268,18 +271,6 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
         _PASS.reset(token)
         for handle in handles:
             handle.remove()
-
-
-def _stacks(model: torch.nn.Module) -> list[tuple[str, torch.nn.ModuleList]]:
-    """Return the lists of attention layers in a model that are in no other such list."""
-    found: list[tuple[str, torch.nn.ModuleList]] = []
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer, _ in found)
-        if isinstance(module, torch.nn.ModuleList) and not inside:
-            attend = (f"{path} {type(part).__name__}" for path, part in module.named_modules())
-            if any("att" in words.lower() for words in attend):
-                found.append((name, module))
-    return found
 
 
 def _is_activation(module: torch.nn.Module) -> bool:

@@ -87,8 +87,8 @@ class Recording:
         where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
         if len(shape) != 4:
             raise AttentionError(
-                f"{where}; expected (batch, heads, tokens, tokens). Its layers do not weigh each "
-                "token against each other; method='contribution' needs no weights"
+                f"{where}, and not one weight for each pair of tokens, (batch, heads, tokens, "
+                "tokens): its layers mix positions in another way; try method='contribution'"
             )
         rows, columns = shape[-2:]
         if shape[0] != self.batch:
@@ -98,8 +98,9 @@ class Recording:
             )
         if rows != columns:
             raise AttentionError(
-                f"{where}: {rows} positions attend to {columns}; expected attention among the "
-                "same positions, without pooling, a cache, a prefix or another model's output"
+                f"{where}: {rows} positions attend to {columns} at most, as where each position "
+                "sees a window of its own (Longformer) or positions are pooled; expected attention "
+                "among the same positions. Try method='contribution'"
             )
         if self.tokens is None:
             self.tokens = columns

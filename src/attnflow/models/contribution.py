@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ def contributions(
     options: Options,
     model: str,
     attention: tuple[Any, int] | None = None,
+    notes: Sequence[str] = (),
 ) -> Explained:
     """Explain what an answer came from.
 
@@ -35,6 +37,7 @@ def contributions(
         model: The model's name.
         attention: What `Adapter.capture` gave, and the row of the input in it, where attention
             could not be followed in the same pass.
+        notes: What else a reader has to know.
     """
     rows, trace = found.scores[None], None
     if found.found.steps:
@@ -57,7 +60,7 @@ def contributions(
         options,
         answer_of(adapter, found),
         trace,
-        {**details, "notes": [*details.get("notes", ()), *notes_on(adapter, found)]},
+        {**details, "notes": [*details.get("notes", ()), *notes_on(adapter, found), *notes]},
         until=adapter.asks_about_targets,
     )
 

@@ -456,26 +456,34 @@ class Explainer:
         if steps is None:
             steps = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
         found = adapter.contribute(encoded, places, options, asked, steps=steps)
-        captured = None
+        captured, note = None, None
         if steps and not found[0].found.steps:
-            captured = self._attention(encoded, places, options)
+            captured, note = self._attention(encoded, places, options)
         results = []
         for row, (item, place, one) in enumerate(zip(encoded, places, found, strict=True)):
             explained = contributions(
-                adapter, item, place, one, options, self.name, captured and (captured, row)
+                adapter,
+                item,
+                place,
+                one,
+                options,
+                self.name,
+                captured and (captured, row),
+                [] if note is None else [note],
             )
             results.append(self._checked(explained, item, place, one.asked, options))
         return results
 
     def _attention(
         self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
-    ) -> Any:
-        """Return the attention of a batch, to be shown beside contributions; None if it cannot."""
+    ) -> tuple[Any, str | None]:
+        """Return the attention to be shown beside contributions, or why there is none."""
         plain = options.replace(edges="attention")
         try:
-            return self.adapter.run(encoded, [[place] for place in places], plain).captured
-        except AttentionError:
-            return None
+            return self.adapter.run(encoded, [[place] for place in places], plain).captured, None
+        except AttentionError as error:
+            # What follows says what to do for a method that needs attention.
+            return None, f"No attention is shown: {str(error).partition(';')[0]}."
 
     def _written(
         self, text: Encoded, positions: list[int], written: list[int], options: Options

@@ -154,7 +154,7 @@ def _device(device: Any) -> Any:
     try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # Not every kind of device says how many of them there are, but each says that it is missing.
+        # Not every kind of device can be counted, but each says that it is missing.
         raise OptionError(
             f"device is {device!r}, which this torch cannot use ({first_line(error)}); expected "
             "'auto', 'cpu' or a device of this machine"
