@@ -76,8 +76,16 @@ def recorded_attention(
     Returns:
         The output of shape (B, n, H, d), and None: the weights are freed before the next
         layer is computed.
+
+    Raises:
+        AttentionError: If a capture is under way, and part of the attention goes to a learned sink.
     """
     recording = RECORDING.get()
+    if recording is not None and options.get("s_aux") is not None:
+        raise AttentionError(
+            f"{type(module).__name__} gives part of each row of attention to a learned sink, which "
+            "is no token, so rows do not sum to 1; use method='contribution'"
+        )
     if recording is not None and recording.gradients:
         query = with_gradient(query)
     elif recording is not None:
