@@ -115,7 +115,7 @@ class Case:
     """
 
     def __init__(self, kind: str, tokens: int) -> None:
-        from attnflow.capture.forward import forward_options
+        from attnflow.capture.running import forward_options
 
         self.kind, self.explainer = kind, inputs.load(kind)
         self.model, self._adapter = self.explainer.model, self.explainer.adapter

@@ -770,7 +770,7 @@ def test_attention_to_a_learnt_sink_is_not_shared_out_among_tokens():
     )
     torch.manual_seed(0)
     model = transformers.GptOssForCausalLM(config).eval()
-    with pytest.raises(attnflow.AttentionError, match=r"sum to 1.*sink"):
+    with pytest.raises(attnflow.AttentionError, match=r"learned sink"):
         capture(model, texts(6), heads="max")
 
 

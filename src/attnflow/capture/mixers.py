@@ -53,7 +53,7 @@ def check_mixers(model: torch.nn.Module, inputs: Mapping[str, Any]) -> None:
     Raises:
         AttentionError: If a module mixes positions without attention.
     """
-    ids = inputs.get("input_ids")
+    ids: Any = inputs.get("input_ids")
     if not torch.is_tensor(ids) or ids.ndim != 2 or "pixel_values" in inputs:
         return
     if model not in _FOUND:

@@ -15,10 +15,10 @@ from attnflow.capture.forward import (
     is_encoder_decoder,
     ordinary,
     run_recorded,
-    takes_part,
     weigh_by_gradient,
 )
 from attnflow.capture.recording import Recording
+from attnflow.capture.running import takes_part
 from attnflow.capture.watch import EdgeRecording, watched
 from attnflow.errors import AttentionError, OptionError
 from attnflow.options import MEASURED_EDGES

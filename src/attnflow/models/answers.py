@@ -237,7 +237,7 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
     import torch
 
     from attnflow.capture.borrow import borrowed
-    from attnflow.capture.forward import forward
+    from attnflow.capture.running import forward
 
     model = explainer.model
     names = inspect.signature(model.forward).parameters
