@@ -200,7 +200,7 @@ class Scorer:
         attention = self.graph.attention[:, :count, :count]
         received = attention.sum(axis=(0, 1)) - np.einsum("lkk->k", attention)
         if self.graph.encoder is None:
-            return (int(np.argmax(received)),)
+            return (int(np.argmax(self._added(received))),)
         source = self.graph.encoder[1]
         by_token = self._added(received[:source])
         found = [int(np.argmax(by_token))]

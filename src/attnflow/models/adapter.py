@@ -41,7 +41,8 @@ class Encoded(NamedTuple):
             the axis of a batch.
         source: How many tokens come before the first one that a position can be asked about; 0 but
             for an encoder-decoder.
-        sizes: How many positions of the graph each source token has. None is one each.
+        sizes: How many positions of the graph each of the first tokens has; the others, and with
+            None all, have one.
         extra: What else its adapter has to know of it.
     """
 
@@ -52,8 +53,10 @@ class Encoded(NamedTuple):
     extra: Any = None
 
     def node(self, position: int) -> int:
-        """Return where a position is in the graph."""
-        return position + (self.source if self.sizes is None else sum(self.sizes))
+        """Return where a position is in the graph: the middle of a token that has several there."""
+        token, sizes = position + self.source, self.sizes or ()
+        before = sum(sizes[:token]) + max(0, token - len(sizes))
+        return before + (sizes[token] // 2 if token < len(sizes) else 0)
 
 
 Loader = tuple[str, str | Callable[..., Any]]

@@ -66,14 +66,15 @@ class Explainer:
 
     Args:
         model: A model of transformers, in memory.
-        tokenizer: Its tokenizer, the image processor of a vision model, or the processor of Whisper
-            (a feature extractor and a tokenizer).
+        tokenizer: Its tokenizer, the image processor of a vision model, the feature extractor of an
+            audio classifier, or the processor of Whisper (a feature extractor and a tokenizer).
 
     Attributes:
         model: The model.
         tokenizer: The tokenizer, image processor or processor.
         task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
-            "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder".
+            "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
+            "image-classification" or "image-encoder".
         name: The model's name or path.
         adapter: What reads inputs for the model and runs it.
         uniform: The scores of uniform attention, kept for the next input of the same size.
@@ -123,8 +124,9 @@ class Explainer:
         Args:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
             task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
-                "seq2seq-lm", "speech-to-text", "image-classification" or "image-encoder". "auto"
-                is what the checkpoint was saved as.
+                "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
+                "image-classification" or "image-encoder". "auto" is what the checkpoint was saved
+                as.
             device: A device of torch. "auto" is a GPU if there is one.
             dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and the dtype of
                 the checkpoint elsewhere.
@@ -148,8 +150,8 @@ class Explainer:
         Args:
             inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
                 a source text and the target so far. For a vision model an image: a Pillow image, a
-                uint8 array of shape (height, width, 3), or a path. For Whisper a sound, or a tuple
-                of a sound and the text so far; a sound is a float array of one channel at the
+                uint8 array of shape (height, width, 3), or a path. For an audio classifier a sound.
+                For Whisper a sound, or a tuple of a sound and the text so far; a sound is a float array of one channel at the
                 model's sampling rate (16,000 a second), a mapping with "array" and "sampling_rate",
                 or the path of a .wav file. A list has many of these.
             **options: As listed in `attnflow.options.OPTIONS`.
@@ -454,7 +456,10 @@ class Explainer:
             # The words are compared after what they have in common.
             places = [place + len(one.before) for place, one in zip(places, asked, strict=True)]
         if steps is None:
-            steps = Trace.holds(adapter.depth or 1, max(len(item.tokens) for item in encoded))
+            # Stretches of sound, which have several positions each, have no trace.
+            whole = all(item.sizes is None for item in encoded)
+            size = max(len(item.tokens) for item in encoded)
+            steps = whole and Trace.holds(adapter.depth or 1, size)
         found = adapter.contribute(encoded, places, options, asked, steps=steps)
         captured, note = None, None
         if steps and not found[0].found.steps:

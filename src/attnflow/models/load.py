@@ -10,12 +10,19 @@ from typing import Any, Final
 from attnflow.checks import choice
 from attnflow.errors import AttnflowError, MissingExtraError, ModelError, OptionError
 from attnflow.models.adapter import Adapter
+from attnflow.models.audio import AudioAdapter
 from attnflow.models.image import ImageAdapter
 from attnflow.models.pair import PairAdapter
 from attnflow.models.sound import SoundAdapter
 from attnflow.models.text import TextAdapter
 
-ADAPTERS: Final[tuple[type[Adapter], ...]] = (SoundAdapter, PairAdapter, ImageAdapter, TextAdapter)
+ADAPTERS: Final[tuple[type[Adapter], ...]] = (
+    SoundAdapter,
+    PairAdapter,
+    AudioAdapter,
+    ImageAdapter,
+    TextAdapter,
+)
 """The kinds of input. The first one that fits a model is its own."""
 
 TASKS: Final = tuple(task for adapter in reversed(ADAPTERS) for task in adapter.tasks)

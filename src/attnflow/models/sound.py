@@ -182,40 +182,8 @@ class Listener(NamedTuple):
     positions: int
 
     def read(self, sound: Any, truncate: bool = False) -> NDArray[np.float32]:
-        """Return the samples of a sound, checked.
-
-        Args:
-            sound: A float array of one channel, at the extractor's sampling rate; a mapping with
-                "array" and "sampling_rate"; or the path of a .wav file, whose channels are
-                averaged.
-            truncate: Cut what is longer than the model hears, instead of an error.
-
-        Returns:
-            The samples, float32 of shape (n,).
-
-        Raises:
-            TextError: If it is none of these, empty, too long, or at another sampling rate.
-        """
-        given, rate = sound, None
-        if isinstance(sound, str | os.PathLike):
-            given, rate = _read_wave(Path(sound))
-        elif isinstance(sound, Mapping):
-            if not {"array", "sampling_rate"} <= set(sound):
-                held = ", ".join(map(str, sound)) or "nothing"
-                raise TextError(f"the sound is a mapping with {held}; expected {_SOUND}")
-            given, rate = sound["array"], sound["sampling_rate"]
-        if rate is not None and rate != self.rate:
-            raise TextError(
-                f"the sound has {rate} samples a second and the model takes {self.rate}; resample "
-                "it first"
-            )
-        samples = _samples(given)
-        if len(samples) > self.samples and not truncate:
-            raise TextError(
-                f"the sound has {len(samples)} samples, and the model takes {self.samples}, which "
-                f"are {self.samples / self.rate:g} seconds; divide it, or pass truncate=True"
-            )
-        return samples[: self.samples]
+        """Return the samples of a sound, checked, as `read_sound` does."""
+        return read_sound(sound, self.rate, self.samples, truncate)
 
     def features(self, samples: NDArray[np.float32]) -> Any:
         """Return what the model is given for a sound, a tensor of shape (1, bins, frames)."""
@@ -226,6 +194,45 @@ class Listener(NamedTuple):
         """Return the stretches of a sound, and of the silence after it."""
         heard = -(-len(samples) * self.positions // self.samples)
         return stretches(self.positions, heard, self.samples / self.rate / self.positions)
+
+
+def read_sound(
+    sound: Any, rate: int, most: int | None, truncate: bool = False
+) -> NDArray[np.float32]:
+    """Return the samples of a sound, checked.
+
+    Args:
+        sound: A float array of one channel, at the model's sampling rate; a mapping with "array"
+            and "sampling_rate"; or the path of a .wav file, whose channels are averaged.
+        rate: The samples in a second of what the model takes.
+        most: How many samples it takes; None if it does not say.
+        truncate: Cut what is longer than the model hears, instead of an error.
+
+    Returns:
+        The samples, float32 of shape (n,).
+
+    Raises:
+        TextError: If it is none of these, empty, too long, or at another sampling rate.
+    """
+    given, own = sound, None
+    if isinstance(sound, str | os.PathLike):
+        given, own = _read_wave(Path(sound))
+    elif isinstance(sound, Mapping):
+        if not {"array", "sampling_rate"} <= set(sound):
+            held = ", ".join(map(str, sound)) or "nothing"
+            raise TextError(f"the sound is a mapping with {held}; expected {_SOUND}")
+        given, own = sound["array"], sound["sampling_rate"]
+    if own is not None and own != rate:
+        raise TextError(
+            f"the sound has {own} samples a second and the model takes {rate}; resample it first"
+        )
+    samples = _samples(given)
+    if most is not None and len(samples) > most and not truncate:
+        raise TextError(
+            f"the sound has {len(samples)} samples, and the model takes {most}, which are "
+            f"{most / rate:g} seconds; divide it, or pass truncate=True"
+        )
+    return samples[:most]
 
 
 def listener(model: Any, processor: Any) -> Listener:
