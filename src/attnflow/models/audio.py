@@ -299,9 +299,10 @@ class AudioAdapter(Adapter):
 
     def by_position(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
         """Return the contribution of each position, in the order of time."""
-        scores: NDArray[np.float64] = found.scores[0][row].numpy()
-        self._check_count(len(scores), len(encoded.extra.order))
-        return scores[encoded.extra.order]
+        scores, order = found.scores[0][row].numpy(), encoded.extra.order
+        self._check_count(len(scores), len(order))
+        ordered: NDArray[np.float64] = scores[order]
+        return ordered
 
     def _check_count(self, found: int, expected: int) -> None:
         if found != expected:

@@ -151,9 +151,9 @@ class Explainer:
             inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
                 a source text and the target so far. For a vision model an image: a Pillow image, a
                 uint8 array of shape (height, width, 3), or a path. For an audio classifier a sound.
-                For Whisper a sound, or a tuple of a sound and the text so far; a sound is a float array of one channel at the
-                model's sampling rate (16,000 a second), a mapping with "array" and "sampling_rate",
-                or the path of a .wav file. A list has many of these.
+                For Whisper a sound, or a tuple of a sound and the text so far; a sound is a float
+                array of one channel at the model's sampling rate (16,000 a second), a mapping with
+                "array" and "sampling_rate", or the path of a .wav file. A list has many of these.
             **options: As listed in `attnflow.options.OPTIONS`.
 
         Returns:
