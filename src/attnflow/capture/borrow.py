@@ -43,7 +43,7 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
         hooks = [(module, set(module._forward_hooks)) for module in modules]
         before = [(config, config._attn_implementation_internal) for config in configs]
         # A BigBird replaces its sparse attention by another one when a text is short.
-        parts = [(module, dict(module._modules)) for module in modules]
+        parts = [(module, dict(module.named_children())) for module in modules]
         kinds = [(module, kind) for module in modules if (kind := sparse_kind(module)) is not None]
         try:
             for config in configs:
@@ -56,9 +56,9 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
             for config, found in before:
                 config._attn_implementation_internal = found
             for module, children in parts:
-                if module._modules != children:
-                    module._modules.clear()
-                    module._modules.update(children)
+                for name, child in children.items():
+                    if getattr(module, name) is not child:
+                        setattr(module, name, child)
             for module, kind in kinds:
                 module.attention_type = kind
             for module in training:
