@@ -434,7 +434,7 @@ def test_references_stand_beside_the_methods(classifier):
     named = {item.get("reference") for item in evaluation.evidence_summary()}
     assert named == {None, "blank_out"}
     for index, (text, word) in enumerate(zip(texts, words, strict=True)):
-        values = importance(classifier, text)[1:-1]
+        values = importance(classifier, text, signed=True)[1:-1]
         marked = np.array([one == word for one in text.split()])
         expected = evidence_measures(values, marked, np.full(len(values), True))
         found = [

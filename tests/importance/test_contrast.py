@@ -7,6 +7,7 @@ import torch
 from attnflow.errors import OptionError
 from attnflow.importance import (
     REFERENCES,
+    SIGNED,
     blank_out,
     gradient_norm,
     gradient_x_input,
@@ -36,10 +37,13 @@ def test_blank_out_is_the_difference_of_the_two_logits():
     expected = []
     for place in range(len(ids)):
         changed = [IDS["[UNK]"] if index == place else one for index, one in enumerate(ids)]
-        expected.append(abs(answer(ids) - answer(changed)))
+        expected.append(answer(ids) - answer(changed))
     found = blank_out(explainer, TEXT, target="keys", contrast="key")
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, np.abs(expected), atol=1e-5)
     assert max(expected) > 0.1
+    signed = blank_out(explainer, TEXT, target="keys", contrast="key", signed=True)
+    np.testing.assert_allclose(signed, expected, atol=1e-5)
+    assert min(expected) < 0
     # The other way round it is the same but for the sign, which is not kept.
     other = blank_out(explainer, TEXT, target="key", contrast="keys")
     np.testing.assert_allclose(found, other, atol=1e-9)
@@ -58,6 +62,19 @@ def test_gradients_are_those_of_the_difference(one_word):  # noqa: F811
         (gradient_norm, np.linalg.norm(gradient)),
     ):
         assert function(one_word, TEXT, **options)[3] == pytest.approx(expected, rel=1e-5)
+    found = gradient_x_input(one_word, TEXT, signed=True, **options)[3]
+    assert found == pytest.approx(gradient @ x, rel=1e-5)
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_signs_are_kept_on_request(reference):
+    explainer = build("GPT-2")
+    plain = importance(explainer, TEXT, reference=reference)
+    signed = importance(explainer, TEXT, reference=reference, signed=True)
+    np.testing.assert_allclose(np.abs(signed), plain)
+    assert bool((signed < 0).any()) == (reference in SIGNED)
+    with pytest.raises(OptionError, match="signed is 'yes'"):
+        importance(explainer, TEXT, reference=reference, signed="yes")
 
 
 @pytest.mark.parametrize("reference", REFERENCES)

@@ -208,15 +208,15 @@ def _answer(
     )
     special = np.array(tokens.special)
     kept = np.isin(np.arange(count), first.sinks, invert=True)
-    # A reference has no sign. Of scores that have one, the sizes are compared with it.
+    # Agreement is of sizes, for a token that speaks against the answer matters to it, too.
     answering = np.array([method in ANSWER_METHODS for method in plan.methods])
     sizes = np.where(answering[:, None, None, None], np.abs(scores), scores)
     answer = {
         # Layers last.
         "correlations": np.moveaxis(
-            agreement(sizes, references, special, kept, plan.drop_sink), 3, -1
+            agreement(sizes, np.abs(references), special, kept, plan.drop_sink), 3, -1
         ),
-        "baselines": agreement(guesses, references, special, kept, plan.drop_sink),
+        "baselines": agreement(guesses, np.abs(references), special, kept, plan.drop_sink),
     }
     if plan.faithfulness:
         others = np.concatenate([references, guesses])
@@ -245,7 +245,7 @@ def _layers(scored: LayerScores, plan: Plan) -> list[int]:
 def reference_values(
     explainer: Explainer, item: Any, plan: Any, count: int, **options: Any
 ) -> NDArray[np.float64]:
-    """Return the references of an input, of shape (R, count).
+    """Return the references of an input, of shape (R, count), with their signs if they have one.
 
     Args:
         explainer: The model.
@@ -265,6 +265,7 @@ def reference_values(
             reference=name,
             replacement=plan.replacement if name == "blank_out" else "auto",
             batch_size=plan.batch_size,
+            signed=True,
             **options,
         )[:count]
         for name in plan.references

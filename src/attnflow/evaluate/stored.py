@@ -395,7 +395,7 @@ def _stored_references(
     options = plan.options
     encoded = explainer.adapter.read(row["text"], options["truncate"])
     contrast = options["contrast"]
-    values = reference_values(
+    signed = reference_values(
         explainer,
         row["text"],
         plan,
@@ -406,6 +406,7 @@ def _stored_references(
         truncate=options["truncate"],
         **({} if contrast is None else {"contrast": contrast}),
     )
+    values = np.abs(signed)
     # A causal position sees the tokens up to itself. Any other position sees all.
     found = [
         shown

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from attnflow.checks import choice
+from attnflow.checks import choice, switch
 from attnflow.errors import OptionError
 from attnflow.importance.blank_out import blank_out
 from attnflow.importance.gradient import gradient_norm, gradient_x_input, input_gradient
@@ -24,6 +24,7 @@ from attnflow.importance.integrated import Integrated, integrate, integrated_gra
 
 __all__ = [
     "REFERENCES",
+    "SIGNED",
     "Integrated",
     "blank_out",
     "gradient_norm",
@@ -41,6 +42,8 @@ REFERENCES: Final = (
     "gradient_norm",
     "integrated_gradients",
 )
+SIGNED: Final = ("blank_out", "gradient_x_input", "integrated_gradients")
+"""The references whose values have a sign: what speaks for the answer is positive."""
 
 
 def importance(
@@ -54,6 +57,7 @@ def importance(
     replacement: int | str = "auto",
     batch_size: int = 64,
     truncate: bool = False,
+    signed: bool = False,
 ) -> Any:
     """Measure how much each token matters to the model's answer.
 
@@ -72,6 +76,7 @@ def importance(
             "auto" is UNK if the tokenizer has one, and else MASK. Only for "blank_out".
         batch_size: How many texts run together at most; long ones are fewer.
         truncate: Cut a text that is longer than the model takes, instead of an error.
+        signed: Whether to keep the signs of the references that have one, which are `SIGNED`.
 
     Returns:
         The importance of every token that the model reads, special tokens included, float64 of
@@ -100,6 +105,8 @@ def importance(
         "truncate": truncate,
     }
     choice(reference, "reference", REFERENCES)
+    if switch(signed, "signed") and reference in SIGNED:
+        options["signed"] = True
     if reference == "blank_out":
         return blank_out(explainer, inputs, replacement=replacement, **options)
     if replacement != "auto":

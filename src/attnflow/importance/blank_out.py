@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import switch
 from attnflow.importance.reading import check_batch_size, read
 from attnflow.models.adapter import Reading
 from attnflow.models.answers import answers, ask
@@ -28,6 +29,7 @@ def blank_out(
     replacement: int | str = "auto",
     batch_size: int = 64,
     truncate: bool = False,
+    signed: bool = False,
 ) -> Any:
     """Replace each token in turn, and measure what becomes of the model's answer.
 
@@ -63,6 +65,8 @@ def blank_out(
             "auto" is UNK if the tokenizer has one, and else MASK.
         batch_size: How many texts run together at most; long ones are fewer.
         truncate: Cut a text that is longer than the model takes, instead of an error.
+        signed: Whether to keep the sign: positive values are of tokens without which the answer
+            has a smaller probability, or with a `contrast` a smaller difference.
 
     Returns:
         The importance of every token that the model reads, float64 of shape (n,), source before
@@ -84,6 +88,7 @@ def blank_out(
         2
     """
     check_batch_size(batch_size)
+    signed = switch(signed, "signed")
     readings, many = read(
         explainer, inputs, target=target, contrast=contrast, position=position, truncate=truncate
     )
@@ -101,7 +106,9 @@ def blank_out(
 
     for (index, token), answer in answers(explainer, variants(), batch_size):
         if readings[index].contrast is None:
-            results[index][token] = abs(whole[index].probability - answer.probability)
+            results[index][token] = whole[index].probability - answer.probability
         else:
-            results[index][token] = abs(whole[index].value - answer.value)
+            results[index][token] = whole[index].value - answer.value
+    if not signed:
+        results = [np.abs(effects) for effects in results]
     return results if many else results[0]

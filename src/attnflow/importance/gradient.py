@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import switch
 from attnflow.errors import ModelError
 from attnflow.importance.reading import check_batch_size, read
 from attnflow.models import Explainer
@@ -85,7 +86,7 @@ def input_gradient(
     return _importance("sum", explainer, inputs, target, contrast, position, batch_size, truncate)
 
 
-def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
+def gradient_x_input(explainer: Any, inputs: Any, *, signed: bool = False, **options: Any) -> Any:
     """Multiply the gradient of the model's answer by each token's embedding.
 
     The importance of token t is ``|sum_d dp(y) / dx[t, d] * x[t, d]|``; `input_gradient` says what
@@ -93,7 +94,8 @@ def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
     rounding, for models that normalise word embeddings before anything is added to them, such as
     ModernBERT. `gradient_norm` means something there.
 
-    It takes, returns and raises what `input_gradient` does.
+    With ``signed=True`` the absolute value is not taken: positive values speak for y. Besides, it
+    takes, returns and raises what `input_gradient` does.
 
     Example:
         >>> import attnflow
@@ -103,7 +105,8 @@ def gradient_x_input(explainer: Any, inputs: Any, **options: Any) -> Any:
         >>> found.shape  # [CLS], the, keys, to, the, cabinet
         (6,)
     """
-    return _importance("product", explainer, inputs, **options)
+    signed = switch(signed, "signed")
+    return _importance("signed product" if signed else "product", explainer, inputs, **options)
 
 
 def gradient_norm(explainer: Any, inputs: Any, **options: Any) -> Any:
@@ -160,8 +163,9 @@ def _reduced(found: Differentiated, reduce: str) -> NDArray[np.float64]:
 
     parts = []
     for embedding, gradient in zip(found.embeddings, found.gradients, strict=True):
-        exact = gradient * embedding if reduce == "product" else gradient
-        values = exact.norm(dim=-1) if reduce == "norm" else exact.sum(dim=-1).abs()
+        exact = gradient * embedding if "product" in reduce else gradient
+        values = exact.norm(dim=-1) if reduce == "norm" else exact.sum(dim=-1)
+        values = values if "signed" in reduce else values.abs()
         parts.append(found.slopes[:, None] * values)
     result: NDArray[np.float64] = torch.cat(parts, dim=1).numpy()
     return result

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import integer
+from attnflow.checks import integer, switch
 from attnflow.importance.gradient import GRADIENT_POSITIONS, differentiate
 from attnflow.importance.reading import check_batch_size, read
 from attnflow.models import Explainer
@@ -54,7 +54,9 @@ class _Path(NamedTuple):
     baseline: float
 
 
-def integrated_gradients(explainer: Any, inputs: Any, **options: Any) -> Any:
+def integrated_gradients(
+    explainer: Any, inputs: Any, *, signed: bool = False, **options: Any
+) -> Any:
     """Integrate the gradient of the model's answer from a baseline to the input's embeddings.
 
     The importance of token t is ``|sum_d (x[t, d] - b[t, d]) g[t, d]|``, where x are the embeddings
@@ -65,8 +67,9 @@ def integrated_gradients(explainer: Any, inputs: Any, **options: Any) -> Any:
     p changes in one short stretch, which a few steps miss. If there are two classes, or a
     `contrast`, it is the difference of the two logits.
 
-    `integrate` returns the same with signs, and how nearly it adds up. It takes the same arguments,
-    and raises the same.
+    With ``signed=True`` the absolute value is not taken: positive values speak for the target.
+    `integrate` returns these, and how nearly they add up. It takes the other arguments, and raises
+    the same.
 
     Example:
         >>> import attnflow
@@ -76,10 +79,11 @@ def integrated_gradients(explainer: Any, inputs: Any, **options: Any) -> Any:
         >>> int(found.argmax())  # "keys"
         2
     """
+    signed = switch(signed, "signed")
     found = integrate(explainer, inputs, **options)
-    if isinstance(found, list):
-        return [np.abs(one.scores) for one in found]
-    return np.abs(found.scores)
+    many = isinstance(found, list)
+    scores = [one.scores if signed else np.abs(one.scores) for one in (found if many else [found])]
+    return scores if many else scores[0]
 
 
 def integrate(
