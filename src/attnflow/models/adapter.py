@@ -82,14 +82,20 @@ class Asked(NamedTuple):
     """What is asked about an answer, in indices.
 
     Attributes:
-        target: The class or token; None is what the model predicts.
-        contrast: The one that it is compared with; None is none.
+        targets: The class or token at each position that the answer is read at; None is what the
+            model predicts there. The answer is the sum over the positions.
+        contrast: The one that they are compared with; None is none.
         before: Tokens to be written after the text first: what two words have in common.
     """
 
-    target: int | None = None
+    targets: tuple[int | None, ...] = (None,)
     contrast: int | None = None
     before: tuple[int, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every target is the contrast, so there is no difference to explain."""
+        return self.contrast is not None and set(self.targets) == {self.contrast}
 
 
 class Ran(NamedTuple):
@@ -395,9 +401,9 @@ class Adapter(ABC):
                     f"target is {target!r} and contrast is {contrast!r}, of which one begins the "
                     f"other ({shown}); expected two words that differ in a token"
                 )
-            return Asked(mine[0], other[0], tuple(before))
-        asked = Asked(self.target(target), self.target(contrast, "contrast"))
-        if asked.target is not None and asked.target == asked.contrast:
+            return Asked((mine[0],), other[0], tuple(before))
+        asked = Asked((self.target(target),), self.target(contrast, "contrast"))
+        if asked.same:
             raise same
         return asked
 
@@ -445,6 +451,14 @@ class Adapter(ABC):
         # A token without text, as the end is for some tokenizers, is called by its own name.
         name = self.tokenizer.decode([index]) or self.tokenizer.convert_ids_to_tokens(index)
         return str(name)
+
+    def joined(self, indices: Sequence[int]) -> str:
+        """Return what the classes or tokens at several positions are called together."""
+        if len(indices) == 1:
+            return self.label(indices[0])
+        if self.has_classes:
+            return ", ".join(dict.fromkeys(map(self.label, indices)))
+        return str(self.tokenizer.decode(list(indices)))
 
     # ---- Reading ---------------------------------------------------------------------------------
 
@@ -537,7 +551,7 @@ class Adapter(ABC):
         import torch
 
         wanted = self.asked(options.target, options.contrast) if self.answers else Asked()
-        asked = targets or [[wanted.target] * len(places) for places in positions]
+        asked = targets or [[*wanted.targets] * len(places) for places in positions]
         inputs, where = self.stacked(batch, positions)
 
         def chosen(logits: Any, row: int) -> list[int]:
@@ -580,7 +594,7 @@ class Adapter(ABC):
     def contribute(
         self,
         batch: Sequence[Encoded],
-        positions: Sequence[int],
+        positions: Sequence[Sequence[int]],
         options: Options,
         asked: Sequence[Asked],
         *,
@@ -592,7 +606,8 @@ class Adapter(ABC):
 
         Args:
             batch: The inputs.
-            positions: The position of each at which its answer is read.
+            positions: The positions of each at which its answer is read. The answer is the sum of
+                what is asked at each of them.
             options: The options.
             asked: What is asked about each.
             steps: Whether to return what each attention carried, and the attention, if that can be
@@ -602,17 +617,19 @@ class Adapter(ABC):
 
         from attnflow.capture import contribute
 
-        places = [[position] for position in positions]
-        inputs, where = self.stacked(batch, places)
-        targets: list[int] = []
+        inputs, where = self.stacked(batch, positions)
+        targets: list[tuple[int, ...]] = []
 
         def score(outputs: Any) -> Any:
             targets.clear()
             values = []
             for row, one in enumerate(asked):
-                logits = self.logits(outputs, row, places[row], where)[0]
-                targets.append(int(logits.argmax()) if one.target is None else one.target)
-                values.append(self.value(logits, targets[-1], one.contrast))
+                logits = self.logits(outputs, row, positions[row], where)
+                pairs = list(zip(logits, one.targets, strict=True))
+                targets.append(tuple(int(x.argmax()) if t is None else t for x, t in pairs))
+                parts = zip(logits, targets[-1], strict=True)
+                own = [self.value(x, target, one.contrast) for x, target in parts]
+                values.append(torch.stack(own).sum())
             return torch.stack(values)
 
         if options.method == "alti_logit":
@@ -632,13 +649,13 @@ class Adapter(ABC):
             ]
         results = []
         for row, (encoded, one) in enumerate(zip(batch, asked, strict=True)):
-            logits = self.logits(found.outputs, row, places[row], where)[0]
+            logits = self.logits(found.outputs, row, positions[row], where)
             results.append(
                 Contributed(
                     found,
                     row,
-                    predict(logits.detach().double().cpu().numpy(), self.label),
-                    one._replace(target=targets[row]),
+                    predict(logits.detach().double().cpu().numpy(), self.joined),
+                    one._replace(targets=targets[row]),
                     self.by_position(found, row, encoded),
                 )
             )
@@ -648,17 +665,22 @@ class Adapter(ABC):
         self,
         batch: Sequence[Encoded],
         inputs: Mapping[str, Any],
-        positions: Sequence[int],
+        positions: Sequence[Sequence[int]],
         asked: Sequence[Asked],
     ) -> list[Contributed]:
         """Return what attention to each position added; what else adds is the bias."""
         from attnflow.capture import Contributions, alti_logit
 
+        if any(len(places) > 1 for places in positions):
+            raise OptionError(
+                "method is 'alti_logit', which explains one token at a time; use "
+                "method='contribution'"
+            )
         found = alti_logit(
             self.model,
             inputs,
-            positions,
-            [one.target for one in asked],
+            [place for (place,) in positions],
+            [one.targets[0] for one in asked],
             [one.contrast for one in asked],
         )
         rest = found.embeddings + found.feed_forward + found.biases
@@ -669,8 +691,8 @@ class Adapter(ABC):
             Contributed(
                 wrapped,
                 row,
-                predict(found.logits[row].double().numpy(), self.label),
-                one._replace(target=found.targets[row]),
+                predict(found.logits[row][None].double().numpy(), self.joined),
+                one._replace(targets=(found.targets[row],)),
                 self.by_position(wrapped, row, encoded),
             )
             for row, (encoded, one) in enumerate(zip(batch, asked, strict=True))
@@ -746,7 +768,7 @@ class Adapter(ABC):
         rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
         contrast = None if ran.contrast is None else self.label(ran.contrast)
         return [
-            Answer(predict(values, self.label), self.label(target), contrast)
+            Answer(predict(values[None], self.joined), self.label(target), contrast)
             for values, target in zip(rows, targets, strict=True)
         ]
 
@@ -986,11 +1008,22 @@ class Adapter(ABC):
 # ---- What adapters share -------------------------------------------------------------------------
 
 
-def predict(logits: NDArray[np.float64], label: Any) -> Prediction:
-    """Return what logits of shape (classes,) predict; `label` names an index."""
-    exponentials = np.exp(logits - logits.max())
-    top = int(logits.argmax())
-    return Prediction(label(top), top, float(exponentials[top] / exponentials.sum()))
+def predict(logits: NDArray[np.float64], joined: Callable[[Sequence[int]], str]) -> Prediction:
+    """Return what logits of shape (P, classes) predict at P positions together.
+
+    Args:
+        logits: The logits.
+        joined: Names the classes or tokens that are predicted, one for each position.
+
+    Example:
+        >>> found = predict(np.log([[0.25, 0.75], [0.5, 0.5]]), str)
+        >>> found.label, round(found.probability, 3)
+        ('[1, 0]', 0.375)
+    """
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares = exponentials.max(axis=1) / exponentials.sum(axis=1)
+    top = [int(index) for index in logits.argmax(axis=1)]
+    return Prediction(joined(top), top[0], float(shares.prod()))
 
 
 def with_own(edges: NDArray[np.float64], entering: NDArray[np.float64]) -> NDArray[np.float64]:

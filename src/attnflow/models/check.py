@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from attnflow.explain import Explained
 from attnflow.explanation import Explanation
 from attnflow.models.adapter import Asked, Encoded, Question
-from attnflow.models.answers import ask
+from attnflow.models.answers import Answer, ask
 from attnflow.options import ANSWER_METHODS, Options, unit_name
 from attnflow.verdict import Check
 
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 
 
+class _Whole(NamedTuple):
+    """What is answered at all positions together."""
+
+    value: float
+    predicted: list[int]
+
+
 def checked(
     explainer: Explainer,
     explained: Explained,
     encoded: Encoded,
-    place: int,
+    places: Sequence[int],
     asked: Asked,
     options: Options,
 ) -> Explanation:
@@ -35,25 +43,35 @@ def checked(
         explainer: The model.
         explained: The explanation, and the tokens of each unit.
         encoded: The input.
-        place: The position at which the answer is read.
-        asked: What is explained: the indices of the target and of the contrast.
+        places: The positions at which the answer is read.
+        asked: What is explained: the indices of the targets and of the contrast.
         options: The options.
     """
     adapter, explanation = explainer.adapter, explained.explanation
-    if asked.target == asked.contrast:
+    if asked.same:
         return explanation  # a note says that there is no difference to explain
-    question = Question(place, asked.target, asked.contrast)
-    [reading] = adapter.readings([encoded], [question], options.truncate)
-    reading = reading._replace(contrast=asked.contrast)
+    # The answer is the sum over its positions, each of which is asked about by itself.
+    questions = [
+        Question(place, target, asked.contrast)
+        for place, target in zip(places, asked.targets, strict=True)
+    ]
+    read = adapter.readings([encoded] * len(questions), questions, options.truncate)
+    readings = [one._replace(contrast=asked.contrast) for one in read]
     fill = adapter.fill("auto")
     units = [
         (index, group)
         for index, group in enumerate(explained.groups)
         if not explanation.special[index]
-        and any(adapter.changes(reading, token, fill) for token in group)
+        and any(adapter.changes(one, token, fill) for one in readings for token in group)
     ]
-    changed = [adapter.replaced(reading, group, fill) for _, group in units]
-    whole, *found = ask(explainer, [reading, *changed], BATCH)
+    versions = [
+        changed
+        for one in readings
+        for changed in (one, *(adapter.replaced(one, group, fill) for _, group in units))
+    ]
+    asked_each = ask(explainer, versions, BATCH)
+    size = len(units) + 1
+    whole, *found = [_summed(asked_each[start::size]) for start in range(size)]
     scores = [float(explanation.scores[index]) for index, _ in units]
     effects = [whole.value - answer.value for answer in found]
     if explanation.method not in ANSWER_METHODS:
@@ -68,7 +86,11 @@ def checked(
         effects,
         value=whole.value,
         removed=without.value,
-        answers=(adapter.label(whole.predicted), adapter.label(without.predicted)),
+        answers=(adapter.joined(whole.predicted), adapter.joined(without.predicted)),
         replacement=adapter.fill_name(fill),
     )
     return replace(explanation, check=check)
+
+
+def _summed(answers: Sequence[Answer]) -> _Whole:
+    return _Whole(sum(one.value for one in answers), [one.predicted for one in answers])

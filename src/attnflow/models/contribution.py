@@ -19,7 +19,7 @@ from attnflow.trace import Trace
 def contributions(
     adapter: Adapter,
     encoded: Encoded,
-    place: int,
+    places: Sequence[int],
     found: Contributed,
     options: Options,
     model: str,
@@ -31,7 +31,7 @@ def contributions(
     Args:
         adapter: What read the input and ran the model.
         encoded: The input.
-        place: The position at which the answer was read.
+        places: The positions at which the answer was read.
         found: What the answer came from.
         options: The options.
         model: The model's name.
@@ -46,7 +46,8 @@ def contributions(
         graph, trace = _traced(adapter, encoded, found, options, *attention)
         if trace is not None and trace.carried is not None:
             rows = _entering(trace.carried, graph, found)
-    scores = by_token(rows, encoded)[:, : seen(adapter, encoded, place, found)]
+    scores = by_token(rows, encoded)[:, : seen(adapter, encoded, max(places), found)]
+    place = places[0]
     position = encoded.source + place if adapter.asks_about_targets else place
     details = {
         "model": model,
@@ -67,10 +68,11 @@ def contributions(
 
 def answer_of(adapter: Adapter, found: Contributed) -> Answer:
     """Return the answer and what it is made of."""
-    target, contrast = found.asked.target, found.asked.contrast
+    targets = [target for target in found.asked.targets if target is not None]
+    contrast = found.asked.contrast
     return Answer(
         found.prediction,
-        None if target is None else adapter.label(target),
+        adapter.joined(targets),
         None if contrast is None else adapter.label(contrast),
         found.value,
         found.bias,
@@ -80,7 +82,7 @@ def answer_of(adapter: Adapter, found: Contributed) -> Answer:
 def notes_on(adapter: Adapter, found: Contributed) -> list[str]:
     """Return what a reader of contributions has to be warned of."""
     notes = [found.note] if found.note else []
-    if found.asked.target == found.asked.contrast:
+    if found.asked.same:
         name = adapter.label(found.prediction.index)
         notes.append(
             f"The contrast, {name!r}, is what the model predicts, so there is no difference to "

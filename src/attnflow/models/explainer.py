@@ -200,7 +200,7 @@ class Explainer:
             known = _known(encoded, places)
             if chosen.method in ANSWER_METHODS:
                 asked = [adapter.asked(chosen.target, chosen.contrast)] * len(batch)
-                found = self._contributions(encoded, chosen, asked, known)
+                found = self._contributions(encoded, chosen, asked, [[place] for place in known])
                 yield from zip(numbers, found, strict=True)
                 continue
             ran = adapter.run(encoded, [[place] for place in known], chosen)
@@ -357,9 +357,9 @@ class Explainer:
         adapter = self.adapter
         [place] = _known([encoded], [adapter.position(encoded, question.position, None)])
         asked = Asked(
-            adapter.target(question.target), adapter.target(question.contrast, "contrast")
+            (adapter.target(question.target),), adapter.target(question.contrast, "contrast")
         )
-        [found] = adapter.contribute([encoded], [place], chosen, [asked])
+        [found] = adapter.contribute([encoded], [[place]], chosen, [asked])
         count = seen(adapter, encoded, place, found)
         position = encoded.source + place if adapter.asks_about_targets else place
         scores = by_token(found.scores[None], encoded)[:, :count]
@@ -437,14 +437,15 @@ class Explainer:
             options: The options.
         """
         asked = self.adapter.asked(options.target, options.contrast)
-        return self._contributions(encoded, options, [asked] * len(encoded), places, steps=False)
+        each = [[place] for place in places]
+        return self._contributions(encoded, options, [asked] * len(encoded), each, steps=False)
 
     def _contributions(
         self,
         encoded: Sequence[Encoded],
         options: Options,
         asked: Sequence[Asked],
-        places: Sequence[int],
+        places: Sequence[Sequence[int]],
         steps: bool | None = None,
     ) -> list[Explanation]:
         """Explain what the answers for a batch came from; with traces, unless it is too large."""
@@ -454,7 +455,10 @@ class Explainer:
                 adapter.extended(item, one.before) for item, one in zip(encoded, asked, strict=True)
             ]
             # The words are compared after what they have in common.
-            places = [place + len(one.before) for place, one in zip(places, asked, strict=True)]
+            places = [
+                [place + len(one.before) for place in own]
+                for own, one in zip(places, asked, strict=True)
+            ]
         if steps is None:
             # Stretches of sound, which have several positions each, have no trace.
             whole = all(item.sizes is None for item in encoded)
@@ -465,27 +469,27 @@ class Explainer:
         if steps and not found[0].found.steps:
             captured, note = self._attention(encoded, places, options)
         results = []
-        for row, (item, place, one) in enumerate(zip(encoded, places, found, strict=True)):
+        for row, (item, own, one) in enumerate(zip(encoded, places, found, strict=True)):
             explained = contributions(
                 adapter,
                 item,
-                place,
+                own,
                 one,
                 options,
                 self.name,
                 captured and (captured, row),
                 [] if note is None else [note],
             )
-            results.append(self._checked(explained, item, place, one.asked, options))
+            results.append(self._checked(explained, item, own, one.asked, options))
         return results
 
     def _attention(
-        self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
+        self, encoded: Sequence[Encoded], places: Sequence[Sequence[int]], options: Options
     ) -> tuple[Any, str | None]:
         """Return the attention to be shown beside contributions, or why there is none."""
         plain = options.replace(edges="attention")
         try:
-            return self.adapter.run(encoded, [[place] for place in places], plain).captured, None
+            return self.adapter.run(encoded, places, plain).captured, None
         except AttentionError as error:
             # What follows says what to do for a method that needs attention.
             return None, f"No attention is shown: {str(error).partition(';')[0]}."
@@ -499,8 +503,8 @@ class Explainer:
         found: list[Explanation] = []
         for start in range(0, len(positions), most):
             part = slice(start, start + most)
-            asked = [Asked(target, contrast) for target in written[part]]
-            places = positions[part]
+            asked = [Asked((target,), contrast) for target in written[part]]
+            places = [[place] for place in positions[part]]
             found += self._contributions([text] * len(asked), options, asked, places)
         return found
 
@@ -535,17 +539,22 @@ class Explainer:
         )
         targets: list[int | None] = [*ran.targets[row]] or [None] * len(found)
         return [
-            self._checked(explained, encoded, place, Asked(target, ran.contrast), options)
+            self._checked(explained, encoded, [place], Asked((target,), ran.contrast), options)
             for explained, place, target in zip(found, positions, targets, strict=True)
         ]
 
     def _checked(
-        self, explained: Explained, encoded: Encoded, place: int, asked: Asked, options: Options
+        self,
+        explained: Explained,
+        encoded: Encoded,
+        places: Sequence[int],
+        asked: Asked,
+        options: Options,
     ) -> Explanation:
         """Return an explanation, with its check if that was asked for."""
         if not options.check:
             return explained.explanation
-        return checked(self, explained, encoded, place, asked, options)
+        return checked(self, explained, encoded, places, asked, options)
 
 
 def _known(encoded: Sequence[Encoded], places: Sequence[int | None]) -> list[int]:
