@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.checks import choice, read_layers, resolve_index
 from attnflow.errors import OptionError
-from attnflow.explain import Answer, explain_graph
+from attnflow.explain import Answer, explain_graph, weights_at
 from attnflow.explanation import Explanation, Prediction
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
@@ -60,6 +60,8 @@ class TextAttention(NamedTuple):
         residual: The share of the residual of each layer and position, (L, n), if it was measured.
         mask: Which offsets each layer attends over, (L, 2 n - 1), if that was kept.
         uniform: What uniform attention gives, kept for the next text of the same length.
+        reads: The positions that the model's head reads, each with its weight; empty if `places`
+            says which position is explained by default.
 
     Example:
         >>> import numpy as np
@@ -89,6 +91,7 @@ class TextAttention(NamedTuple):
     heads: str | int | None = None
     residual: NDArray[np.float64] | None = None
     mask: NDArray[np.bool_] | None = None
+    reads: Sequence[Sequence[float]] = ()
 
     @classmethod
     def of(
@@ -199,7 +202,8 @@ class TextAttention(NamedTuple):
             )
         if chosen.method == "auto":
             chosen = chosen.replace(method="rollout")
-        place = self._place(chosen.position)
+        weights = self._weights(chosen.position)
+        place = int(weights.argmax())
         known = self.task not in _BY_POSITION or place == self.position
         if not known and self.edges == "gradient":
             raise OptionError(
@@ -210,7 +214,7 @@ class TextAttention(NamedTuple):
         [found] = explain_graph(
             Scorer(graph, mask=self.mask, uniform=self.uniform),
             Tokens(self.text, self.tokens, self.spans, self.special),
-            [place],
+            [weights],
             chosen,
             [Answer(self.prediction, self.target) if known else Answer()],
             details={"model": self.model, "task": self.task},
@@ -228,6 +232,18 @@ class TextAttention(NamedTuple):
                 "else needs the model"
             )
         return self.heads
+
+    def _weights(self, position: Any) -> NDArray[np.float64]:
+        """Return how much each position counts in what is explained."""
+        count = len(self.tokens)
+        if position == "mean":
+            return np.full(count, 1.0 / count)
+        if position != "auto" or not self.reads:
+            return weights_at(self._place(position), count)
+        weights = np.zeros(count)
+        for place, weight in self.reads:
+            weights[resolve_index(int(place), count, "position", "tokens")] = weight
+        return weights
 
     def _place(self, position: Any) -> int:
         """Return the index of a position."""

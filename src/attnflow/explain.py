@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import resolve_index
-from attnflow.explanation import Explanation, Prediction
+from attnflow.explanation import Explanation, Prediction, Read
 from attnflow.graph import AttentionGraph
 from attnflow.options import Options
 from attnflow.scoring import Scored, Scorer, finish
@@ -45,21 +45,21 @@ class Explained(NamedTuple):
 def explain_graph(
     scorer: Scorer,
     tokens: Tokens,
-    positions: Sequence[int],
+    weights: Sequence[NDArray[np.float64]],
     options: Options,
     answers: Sequence[Answer],
     *,
     details: Mapping[str, Any],
     heads: Sequence[Any] | None = None,
 ) -> list[Explained]:
-    """Return the explanation of each of some positions of an input, by its attention.
+    """Return explanations of an input, each of a position or of the mean of several.
 
     Args:
         scorer: What scores the input's graph.
         tokens: Its tokens.
-        positions: The positions, as indices of the graph.
+        weights: For each explanation the weight of every position of the graph.
         options: The options.
-        answers: What the model answered at each position.
+        answers: What the model answered in each.
         details: Other arguments of `Explanation`: ``model``, ``task``, and such as ``grid``. Its
             ``options`` and ``notes`` are added to those that are made here.
         heads: For each layer the weights of its heads, to be kept in the trace.
@@ -72,9 +72,42 @@ def explain_graph(
     trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
     until = scorer.graph.encoder is not None
     return [
-        explained(tokens, scored, layer, options, answer, trace, details, until=until)
-        for scored, answer in zip(scorer.score(options, layer, positions), answers, strict=True)
+        explained(
+            tokens,
+            scored,
+            layer,
+            options,
+            answer,
+            trace,
+            {**details, "reads": reads_of(scorer.by_token(each))},
+            until=until,
+        )
+        for each, scored, answer in zip(
+            weights, scorer.score_means(options, layer, weights), answers, strict=True
+        )
     ]
+
+
+def weights_at(place: int, count: int) -> NDArray[np.float64]:
+    """Return the weights of the positions of a graph of which one is explained.
+
+    Example:
+        >>> weights_at(1, 3)
+        array([0., 1., 0.])
+    """
+    weights = np.zeros(count)
+    weights[place] = 1.0
+    return weights
+
+
+def reads_of(weights: NDArray[np.float64]) -> list[Read]:
+    """Return the positions that have a weight, with it.
+
+    Example:
+        >>> reads_of(np.array([0.0, 0.25, 0.75]))
+        [Read(position=1, weight=0.25), Read(position=2, weight=0.75)]
+    """
+    return [Read(int(place), float(weights[place])) for place in np.flatnonzero(weights)]
 
 
 def traced(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import fields, formats
-from attnflow.checks import choice, integer, invalid, number, string, strings
+from attnflow.checks import choice, integer, invalid, items, number, string, strings
 from attnflow.correlation import spearman
 from attnflow.errors import OptionError
 from attnflow.options import ANSWER_METHODS, METHODS
@@ -53,6 +53,18 @@ class Prediction(NamedTuple):
     probability: float
 
 
+class Read(NamedTuple):
+    """A position that the answer is read at.
+
+    Attributes:
+        position: Its index among the tokens that the model was given.
+        weight: How much of the reading is there; the weights of an explanation add up to 1.
+    """
+
+    position: int
+    weight: float
+
+
 class Comparison(NamedTuple):
     """How far two explanations of the same tokens agree.
 
@@ -84,7 +96,10 @@ class Explanation:
         layer: The layer that `scores` belong to, from 1 to L. For contributions 1: the embeddings
             that enter the first layer, and `layer_scores` has what those entering each layer add.
         position: The index of the explained position among the tokens that the model was given.
-            `by_unit` and `without_special_tokens` do not change it.
+            `by_unit` and `without_special_tokens` do not change it. If the answer is read at
+            several, the one that counts most.
+        reads: The positions that are explained, with their weights: where the model's head reads
+            the answer, such as CLS, or all tokens for a mean. By default `position` alone.
         text: The text explained.
         spans: For each token its start and end in `text`, counted in characters; None for a token
             that is not part of the text.
@@ -158,6 +173,7 @@ class Explanation:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     check: Check | None = None
+    reads: tuple[Read, ...] = ()
     grid: tuple[int, int] | None = None
     trace: Trace | None = None
     picture: bytes | None = None
@@ -188,6 +204,7 @@ class Explanation:
             method=choice(self.method, "method", METHODS),
             layer=int(self.layer),
             position=integer(self.position, "position", least=0),
+            reads=_reads(self.reads, self.position),
             target=None if self.target is None else string(self.target, "target"),
             contrast=None if self.contrast is None else string(self.contrast, "contrast"),
             value=None if self.value is None else number(self.value, "value"),
@@ -446,7 +463,17 @@ class Explanation:
             raise invalid("the format of data", found, f"a dictionary with the format {FORMAT!r}")
         choice(data.get("version"), "the version of data", (VERSION,))
         # Older explanations have fewer fields, and many have no trace.
-        optional = ("segments", "contrast", "value", "bias", "check", "grid", "trace", "picture")
+        optional = (
+            "reads",
+            "segments",
+            "contrast",
+            "value",
+            "bias",
+            "check",
+            "grid",
+            "trace",
+            "picture",
+        )
         data = {**dict.fromkeys(optional), **data}
         names = [one.name for one in dataclasses.fields(cls)]
         missing = [repr(name) for name in names if name not in data]
@@ -680,6 +707,22 @@ def _check_trace(trace: Any, depth: int | None, position: int, length: int) -> N
     if position >= len(trace.tokens):
         raise OptionError(f"position is {position}, but trace has {len(trace.tokens)} tokens")
     fields.spans(trace.spans, len(trace.tokens), length, "trace.spans")
+
+
+def _reads(reads: Any, position: Any) -> tuple[Read, ...]:
+    """Return where an answer is read; by default at the position explained."""
+    found = []
+    given = reads if reads not in (None, ()) else [(position, 1.0)]
+    for i, value in enumerate(items(given, "reads", "pairs of a position and its weight")):
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise invalid(f"reads[{i}]", value, "a position and its weight")
+        place = integer(value[0], f"reads[{i}]", least=0)
+        found.append(Read(place, _share(value[1], f"reads[{i}]")))
+    if abs(sum(read.weight for read in found) - 1.0) > 1e-6:
+        raise OptionError(
+            f"the weights of reads add up to {sum(read.weight for read in found):g}; expected 1"
+        )
+    return tuple(found)
 
 
 def _check_picture(picture: Any, grid: Any) -> None:

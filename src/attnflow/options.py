@@ -26,7 +26,7 @@ METHODS: Final = (*ATTENTION_METHODS, *ANSWER_METHODS)
 EDGES: Final = ("attention", "gradient", "effective", "value_norm", "alti")
 MEASURED_EDGES: Final = ("value_norm", "alti")
 """The edges that measure the share of the residual."""
-POSITIONS: Final = ("auto", "cls", "mask", "last")
+POSITIONS: Final = ("auto", "mean", "cls", "mask", "last")
 UNITS: Final = ("tokens", "words", "sentences", "segments")
 """What the scores of tokens may be added up over."""
 
@@ -269,9 +269,12 @@ OPTIONS: Final[list[Option]] = [
         "position",
         Choice(POSITIONS, index="an index", other="the name of an image's token"),
         "auto",
-        "The position whose embedding is explained: an index, cls, mask or last. auto is the mask "
-        "of a masked language model, the last token of a causal model, the last target token of an "
-        "encoder-decoder, and CLS otherwise (the first token if there is no CLS). For an "
+        "The position whose embedding is explained: an index, cls, mask, last, or mean for the "
+        "mean of all. auto is what a classifier's head reads, which may be several positions; the "
+        "mask of a masked language model, the last token of a causal model, the last target token "
+        "of an "
+        "encoder-decoder; and for a model without a head what its pooling says, or CLS (the first "
+        "token if there is no CLS). For an "
         "encoder-decoder, an index counts target positions. For an image, a patch may be named by "
         "row and column, such as 3,4.",
     ),

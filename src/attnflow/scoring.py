@@ -71,6 +71,37 @@ class Finished(NamedTuple):
     groups: list[list[int]]
 
 
+def mixed(found: Sequence[Scored], weights: Sequence[float]) -> Scored:
+    """Return the weighted mean of the scores of several positions.
+
+    Args:
+        found: The scores of each position.
+        weights: Its weight; together they are 1.
+
+    Returns:
+        The mean. Its position is the one with the largest weight, the first of several.
+
+    Example:
+        >>> one = Scored(np.array([[0.5, 0.5]]), 0, None, (0,), False)
+        >>> other = Scored(np.array([[1.0, 0.0]]), 1, None, (0,), False)
+        >>> mixed([one, other], [0.25, 0.75]).scores
+        array([[0.875, 0.125]])
+    """
+    first = found[int(np.argmax(weights))]
+    if len(found) == 1:
+        return first
+    # A position of a causal model sees less than a later one.
+    scores = np.zeros((len(first.scores), max(one.scores.shape[1] for one in found)))
+    for one, weight in zip(found, weights, strict=True):
+        scores[:, : one.scores.shape[1]] += weight * one.scores
+    saturation = None
+    if first.saturation is not None:
+        shares = [0.0 if one.saturation is None else one.saturation for one in found]
+        saturation = min(1.0, float(np.dot(shares, weights)))
+    last = max(found, key=lambda one: one.scores.shape[1])
+    return first._replace(scores=scores, saturation=saturation, sinks=last.sinks)
+
+
 class Scorer:
     """Scores positions of one graph, by any method.
 
@@ -191,6 +222,29 @@ class Scorer:
             )
         return found
 
+    def score_means(
+        self, options: Options, layer: int, weights: Sequence[NDArray[np.float64]]
+    ) -> list[Scored]:
+        """Score weighted means of positions, as explanations ask for it.
+
+        Args:
+            options: The options.
+            layer: The layer explained, from 1 to `depth`.
+            weights: For each mean the weight of every position of the graph, of shape (n,); their
+                sum is 1.
+        """
+        places = [[int(place) for place in np.flatnonzero(each)] for each in weights]
+        every = sorted({place for own in places for place in own})
+        found = dict(zip(every, self.score(options, layer, every), strict=True))
+        return [
+            mixed([found[place] for place in own], each[own].tolist())
+            for own, each in zip(places, weights, strict=True)
+        ]
+
+    def by_token(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add up the weights of each token's positions."""
+        return self._added(weights)
+
     def sinks(self, position: int) -> tuple[int, ...]:
         """Return the tokens that receive most attention from the others, over all layers.
 
@@ -290,7 +344,7 @@ class Batch:
         positions: Sequence[int],
         uniform: Uniform | None = None,
     ) -> list[Scored]:
-        """Score a position of each text.
+        """Score one position of each text.
 
         Args:
             options: The options.

@@ -64,7 +64,7 @@ METHODS = {
 def test_scores_are_those_of_the_method_on_the_models_attention(models, name, method):
     with torch.no_grad():
         outputs = eager(models[name], photo())
-    explanation = explain(models[name], photo(), method=method, layer=2)
+    explanation = explain(models[name], photo(), method=method, layer=2, position="cls")
     expected = METHODS[method]([layer.double() for layer in outputs.attentions])
     np.testing.assert_allclose(explanation.layer_scores, expected, atol=1e-6)
     np.testing.assert_array_equal(explanation.scores, explanation.layer_scores[1])
@@ -109,15 +109,15 @@ def test_a_model_without_a_classifier_predicts_nothing(models):
     assert explanation.target is None
 
 
-def test_an_answer_that_two_tokens_share_is_noted(models):
+def test_an_answer_that_two_tokens_share_is_explained_by_both(models):
     model = models["DeiTForImageClassificationWithTeacher"]
-    options = {"method": "raw", "drop_sink": True}
-    assert re.search("mean of two", explain(model, photo(), **options).notes[-1])
-    other = explain(model, photo(), position="[DIST]", **options)
-    assert other.position == 1
-    single = explain(models["DeiTForImageClassification"], photo(), **options)
-    for notes in (other.notes, single.notes):
-        assert not any("mean of two" in note for note in notes)
+    shared = explain(model, photo(), method="raw")
+    assert [read.position for read in shared.reads] == [0, 1]
+    alone = [explain(model, photo(), method="raw", position=place) for place in ("cls", "[DIST]")]
+    weights = [read.weight for read in shared.reads]
+    expected = sum(weight * one.scores for weight, one in zip(weights, alone, strict=True))
+    np.testing.assert_allclose(shared.scores, expected)
+    assert [read.position for read in explain(model, photo()).reads] == [0, 1]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -130,7 +130,8 @@ def test_gradient_edges_are_attention_times_its_gradient(models, name):
         total = edges.sum(-1, keepdims=True)
         alone = np.eye(len(edges))
         rows.append(np.where(total > 0, edges / np.where(total > 0, total, 1), alone))
-    explanation = explain(models[name], photo(), method="rollout", edges="gradient", target="dog")
+    options = {"edges": "gradient", "target": "dog", "position": "cls"}
+    explanation = explain(models[name], photo(), method="rollout", **options)
     expected = attnflow.attention_rollout(rows)[:, 0]
     np.testing.assert_allclose(explanation.layer_scores, expected, atol=1e-5)
 
@@ -215,7 +216,7 @@ def test_images_need_not_be_square(models, name, interpolates):
     with torch.no_grad():
         told = {"interpolate_pos_encoding": True} if interpolates else {}
         attentions = eager(models[name], photo(), wide, **told).attentions
-    explanation = explain(models[name], photo(), wide, method="rollout")
+    explanation = explain(models[name], photo(), wide, method="rollout", position="cls")
     assert explanation.grid == (3, 6)
     assert explanation.tokens[-1] == "2,5"
     expected = attnflow.attention_rollout(attentions)[:, 0]

@@ -10,6 +10,7 @@ import torch
 from transformers import PretrainedConfig
 
 from attnflow.capture.borrow import borrowed, sparse_kind
+from attnflow.capture.head import HeadInput, watched_head
 from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
 from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import Recording
@@ -32,11 +33,14 @@ class Captured(NamedTuple):
         residuals: For ``edges="value_norm"`` the share of the residual connection in each layer,
             float64 of shape (B, n), on the CPU; for ``edges="alti"``, whose rows hold the residual,
             zeros. None otherwise.
+        reads: How much of what the head reads is at each position, float64 of shape (B, n), on the
+            CPU, rows summing to 1. None if it was not asked for, or cannot be told.
     """
 
     layers: list[torch.Tensor]
     outputs: Any
     residuals: list[torch.Tensor] | None = None
+    reads: torch.Tensor | None = None
 
 
 def capture(
@@ -46,6 +50,7 @@ def capture(
     heads: str | int | None = "mean",
     score: Callable[[Any], torch.Tensor] | None = None,
     edges: str = "attention",
+    answer: Callable[[Any], torch.Tensor] | None = None,
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
@@ -76,6 +81,8 @@ def capture(
             heads by themselves: `heads` is "mean", or for value norms the index of the only head to
             use. All but "attention" hold all heads of one layer at a time, and do not go with
             `score`.
+        answer: A function as `score` is. If it is given, `Captured.reads` says at which positions
+            the model's head reads this answer. Gradients go through the head only.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -103,11 +110,19 @@ def capture(
 
     # Not in inference mode: its tensors cannot be used where gradients are wanted, and a model that
     # keeps one, such as a table of positions, would keep it for good.
-    with torch.inference_mode(False), torch.set_grad_enabled(score is not None):
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(score is not None),
+        ExitStack() as stack,
+    ):
         given = ordinary(inputs)
         check_mixers(model, given)
+        head = None
+        if answer is not None:
+            head = stack.enter_context(watched_head(model, only_head=score is None))
         if edges != "attention":
-            return _capture_edges(model, given, size, heads, edges)
+            captured = _capture_edges(model, given, size, heads, edges)
+            return _with_reads(captured, head, answer, size.items)
         recording = Recording(
             type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
         )
@@ -116,11 +131,30 @@ def capture(
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
         check_depth(model, recording)
+        captured = _with_reads(Captured(recording.layers, outputs), head, answer, size.items)
         if score is None:
-            return Captured(recording.layers, outputs)
+            return captured
         values = check_score(score(outputs), size.items)
         layers = weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
-        return Captured(layers, detached(outputs))
+        return captured._replace(layers=layers, outputs=detached(outputs))
+
+
+def _with_reads(
+    captured: Captured,
+    head: HeadInput | None,
+    answer: Callable[[Any], torch.Tensor] | None,
+    items: int,
+) -> Captured:
+    """Add which positions the head read, if that is asked for."""
+    if head is None or answer is None:
+        return captured
+    reads = None
+    if head.wanted:
+        values = check_score(answer(captured.outputs), items)
+        # Gradients of the attention may be asked for later.
+        found = torch.autograd.grad(values.sum(), head.wanted, retain_graph=True, allow_unused=True)
+        reads = head.weights(list(found), items)
+    return captured._replace(outputs=detached(captured.outputs), reads=reads)
 
 
 def _capture_edges(

@@ -33,6 +33,7 @@ from attnflow.capture.forward import (
     input_size,
     ordinary,
 )
+from attnflow.capture.head import watched_head
 from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import fuse_heads
@@ -57,6 +58,8 @@ class Contributions(NamedTuple):
         limit: The largest error that rounding explains in the model's data type.
         outputs: What the model returned.
         steps: Every attention of the pass, in the order in which they ran, if asked for.
+        reads: How much of what the head reads is at each position, of shape (B, n), as in
+            `attnflow.capture.Captured`; None if that cannot be told.
     """
 
     values: torch.Tensor
@@ -67,6 +70,7 @@ class Contributions(NamedTuple):
     limit: float
     outputs: Any
     steps: tuple["Step", ...] = ()
+    reads: torch.Tensor | None = None
 
     @property
     def wrong(self) -> bool:
@@ -180,7 +184,7 @@ def _contribute(
     recording = _Steps(frozen, heads)
     token = RECORDING.set(recording if steps else None)
     try:
-        with frozen, _hooked(model, frozen):
+        with watched_head(model, only_head=False) as head, frozen, _hooked(model, frozen):
             outputs = forward(model, inputs)
             answers = check_score(score(outputs), items)
     finally:
@@ -191,14 +195,17 @@ def _contribute(
             "of its layers calls the attention interface of transformers"
         )
     embeddings = list(frozen.entries.values())
+    # Inside a mode of its own, what was seen of the head may not be part of the graph.
+    read = [values for values in head.wanted if values.requires_grad]
     wanted = [*embeddings, frozen.scale]
-    gradients = torch.autograd.grad(
+    every = torch.autograd.grad(
         answers.sum(),
-        [*wanted, *recording.wanted],
+        [*wanted, *recording.wanted, *read],
         allow_unused=True,
         materialize_grads=True,
         retain_graph=steps,
     )
+    gradients = every[: len(every) - len(read)]
     scores = tuple(
         _dot(x, gradient).reshape(items, -1)
         for x, gradient in zip(embeddings, gradients, strict=False)
@@ -210,7 +217,10 @@ def _contribute(
     # Rounding errors of a type grow with the number of layers that they pass through.
     limit = max(1e-4, 8 * torch.finfo(embeddings[0].dtype).eps)
     carried = recording.carried(gradients[len(wanted) :])
-    return Contributions(values, scores, biases, errors, (), limit, detached(outputs), carried)
+    reads = head.weights(list(every[len(gradients) :]), items)
+    return Contributions(
+        values, scores, biases, errors, (), limit, detached(outputs), carried, reads
+    )
 
 
 def _dot(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:

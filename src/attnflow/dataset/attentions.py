@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from attnflow.attention import TextAttention
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
+from attnflow.explain import reads_of
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Encoded
@@ -55,6 +56,7 @@ def keep_attention(
     text: Encoded,
     found: Mapping[str, Any],
     dtype: str,
+    reads: NDArray[np.float64] | None,
 ) -> Kept:
     """Return what is kept of one text.
 
@@ -64,6 +66,7 @@ def keep_attention(
         text: The text.
         found: Its "position", "prediction" and "target".
         dtype: "float16" or "float32".
+        reads: What the model's head reads of each position; None if it is not known.
     """
     arrays: dict[str, NDArray[Any]] = {
         "": graph.attention.astype(dtype),
@@ -72,18 +75,19 @@ def keep_attention(
     if not isinstance(graph.residual, float):
         arrays[".residual"] = graph.residual.astype(np.float32)
     try:
-        auto = adapter.position(text, "auto", graph.causal)
+        auto = reads_of(adapter.weights(text, "auto", reads, graph.causal))
     except AttnflowError:  # a masked language model, and a text without a mask
-        auto = None
+        auto = []
     about = {
         "text": text.tokens.text,
         "tokens": text.tokens.names,
         "spans": text.tokens.spans,
         "special": text.tokens.special,
         "places": {
-            "auto": [] if auto is None else [auto],
+            "auto": [read.position for read in auto],
             **{name: adapter.places(text, name) for name in ("cls", "mask")},
         },
+        "reads": auto,
         **found,
     }
     return Kept(arrays, about)
@@ -241,6 +245,7 @@ class Attentions(Sequence[TextAttention]):
             residual, prediction = arrays.get(".residual"), about["prediction"]
             spans = (None if span is None else (span[0], span[1]) for span in about["spans"])
             return TextAttention(
+                reads=about.get("reads", ()),
                 **{name: about[name] for name in ("text", "id", "places", "position", "target")},
                 tokens=tuple(about["tokens"]),
                 special=tuple(about["special"]),

@@ -327,12 +327,12 @@ def _score_together(
     if together is None:
         return None
     layer = resolve_layer(options.layer, len(ran.captured.layers))
-    positions = [
-        (adapter.position(item.text, options.position, causal) or 0)
-        if item.place is None
-        else item.place
-        for item, causal in zip(batch, together.causal, strict=True)
-    ]
+    positions = []
+    for row, (item, causal) in enumerate(zip(batch, together.causal, strict=True)):
+        weights = explainer.weights(ran, row, item.text, options.position, causal)
+        positions.append(int(weights.argmax()))
+        if np.count_nonzero(weights) > 1:
+            return None
     return [(layer, one) for one in together.score(options, layer, positions, explainer.uniform)]
 
 
@@ -342,10 +342,8 @@ def _score_one(
     """Return the layer and its scores for one text of a batch, from the graph of the text."""
     scorer = explainer.scorer(ran, row, item.text, options, num_threads=1)
     layer = resolve_layer(options.layer, scorer.depth)
-    place = item.place
-    if place is None:
-        place = explainer.adapter.position(item.text, options.position, scorer.graph.causal) or 0
-    [scored] = scorer.score(options, layer, [item.text.node(place)])
+    weights = explainer.weights(ran, row, item.text, options.position, scorer.graph.causal)
+    [scored] = scorer.score_means(options, layer, [weights])
     return layer, scored._replace(scores=scored.scores[layer - 1 : layer])
 
 
@@ -370,7 +368,7 @@ def _found(
             "prediction": answer.prediction,
             "target": answer.target,
         }
-        kept = keep_attention(adapter, graph, item.text, about, keep)
+        kept = keep_attention(adapter, graph, item.text, about, keep, ran.reads(row))
     return Found(
         finished.tokens,
         finished.layer_scores[0],

@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from attnflow.checks import integer, resolve_index
 from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError
-from attnflow.explain import Answer
+from attnflow.explain import Answer, weights_at
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, Options
@@ -51,6 +52,12 @@ class Encoded(NamedTuple):
     source: int = 0
     sizes: tuple[int, ...] | None = None
     extra: Any = None
+
+    @property
+    def nodes(self) -> int:
+        """How many positions the graph has."""
+        sizes = self.sizes or ()
+        return sum(sizes) + len(self.tokens) - len(sizes)
 
     def node(self, position: int) -> int:
         """Return where a position is in the graph: the middle of a token that has several there."""
@@ -114,6 +121,11 @@ class Ran(NamedTuple):
     targets: list[list[int]]
     contrast: int | None = None
 
+    def reads(self, row: int) -> NDArray[np.float64] | None:
+        """Return what the head reads of each position of an input; None if it is not known."""
+        found = getattr(self.captured, "reads", None)
+        return None if found is None else found[row].numpy()
+
 
 class Contributed(NamedTuple):
     """What the answer for one input of a batch came from.
@@ -131,6 +143,11 @@ class Contributed(NamedTuple):
     prediction: Prediction
     asked: Asked
     scores: NDArray[np.float64]
+
+    @property
+    def reads(self) -> NDArray[np.float64] | None:
+        """What the head reads of each position; None if it cannot be told."""
+        return None if self.found.reads is None else self.found.reads[self.row].numpy()
 
     @property
     def value(self) -> float:
@@ -322,6 +339,11 @@ class Adapter(ABC):
             raise OptionError(
                 f"method is 'alti_logit', which is for causal language models; {self.name} is for "
                 f"{self.task}. Use method='contribution'"
+            )
+        if options.position == "mean" and self.answers and not self.head_chooses:
+            raise OptionError(
+                f"position is 'mean', but {self.name} gives an answer at each position; expected "
+                "one of them"
             )
         if options.check:
             self.check_answers()
@@ -520,6 +542,43 @@ class Adapter(ABC):
         """
 
     @property
+    def head_chooses(self) -> bool:
+        """Whether the model's head, and not the question, says where the answer is read."""
+        return self.answers and self.has_classes
+
+    def weights(
+        self,
+        encoded: Encoded,
+        position: int | str,
+        reads: NDArray[np.float64] | None,
+        causal: bool,
+    ) -> NDArray[np.float64]:
+        """Return how much each position of an input's graph counts in what is explained.
+
+        Args:
+            encoded: The input.
+            position: The option.
+            reads: What the head reads of each of the model's positions; None if it is not known.
+            causal: Whether the graph is causal.
+
+        Returns:
+            Array with a number for each position of the graph, whose sum is 1.
+
+        Raises:
+            AttnflowError: If there is no such position.
+        """
+        count = encoded.nodes
+        if position == "mean":
+            return np.full(count, 1.0 / count)
+        if position == "auto" and reads is not None:
+            return self.in_graph(reads, encoded)
+        return weights_at(encoded.node(self.position(encoded, position, causal) or 0), count)
+
+    def in_graph(self, reads: NDArray[np.float64], encoded: Encoded) -> NDArray[np.float64]:
+        """Return what belongs to the model's positions in the order of an input's graph."""
+        return reads[: len(encoded.tokens)]
+
+    @property
     def max_tokens(self) -> int | None:
         """How many tokens the model takes; None if it does not say."""
         return smallest(
@@ -562,22 +621,24 @@ class Adapter(ABC):
                 for row, target in zip(rows, asked[row], strict=True)
             ]
 
-        def score(outputs: Any) -> Any:
+        def answer(outputs: Any, *, mean: bool) -> Any:
+            """Return each answer, compared with the mean of the others if there is no contrast."""
             values = []
             for row in range(len(batch)):
                 logits = self.logits(outputs, row, positions[row], where)
                 target = chosen(logits, row)[0]
+                plain = wanted.contrast is None and not mean
                 own = logits[0][target]
-                other = wanted.contrast
-                values.append(own if other is None else self.value(logits[0], target, other))
+                values.append(own if plain else self.value(logits[0], target, wanted.contrast))
             return torch.stack(values)
 
         gradient = options.edges == "gradient"
         captured = self.capture(
             inputs,
             heads=None if options.keep_heads else options.heads,
-            score=score if gradient else None,
+            score=partial(answer, mean=False) if gradient else None,
             edges="attention" if gradient else options.edges,
+            **({"answer": partial(answer, mean=True)} if self.head_chooses else {}),
         )
         found: list[NDArray[np.float64] | None] = []
         picked: list[list[int]] = []

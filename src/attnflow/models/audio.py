@@ -253,8 +253,10 @@ class AudioAdapter(Adapter):
         names = encoded.tokens.names
         if not isinstance(position, str):
             return resolve_index(position, len(names), "position", "tokens")
+        if position == "mean":
+            return None
         if position == "auto":
-            # The head reads several positions; `details` says so.
+            # A classifier's head says which positions it reads. An encoder has none.
             return 0 if self._patches else len(names) // 2
         wanted = "[CLS]" if position == "cls" else position
         if wanted not in names:
@@ -299,9 +301,12 @@ class AudioAdapter(Adapter):
 
     def by_position(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
         """Return the contribution of each position, in the order of time."""
-        scores, order = found.scores[0][row].numpy(), encoded.extra.order
-        self._check_count(len(scores), len(order))
-        ordered: NDArray[np.float64] = scores[order]
+        return self.in_graph(found.scores[0][row].numpy(), encoded)
+
+    def in_graph(self, reads: NDArray[np.float64], encoded: Encoded) -> NDArray[np.float64]:
+        """Return what belongs to the model's positions in the order of time."""
+        self._check_count(len(reads), len(encoded.extra.order))
+        ordered: NDArray[np.float64] = reads[encoded.extra.order]
         return ordered
 
     def _check_count(self, found: int, expected: int) -> None:
@@ -314,19 +319,6 @@ class AudioAdapter(Adapter):
     def mask(self, graph: AttentionGraph) -> NDArray[np.bool_] | None:
         """Return the mask: in a sound every position sees every other."""
         return np.ones((graph.layers, 2 * graph.tokens - 1), dtype=np.bool_)
-
-    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
-        """Say that the answer is read from more than the position explained."""
-        if position is None or not self.answers:
-            return {}
-        read = "[CLS] and [DIST]" if self._patches else "all positions"
-        name = encoded.tokens.names[position]
-        return {
-            "notes": [
-                f"The model's answer is read from the mean of {read}. This explains the position "
-                f"at {name}; method='contribution' explains the answer."
-            ]
-        }
 
     # ---- References ------------------------------------------------------------------------------
 

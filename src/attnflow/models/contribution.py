@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.explain import Answer, Explained, explained, traced
+from attnflow.explain import Answer, Explained, explained, reads_of, traced
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Adapter, Contributed, Encoded
 from attnflow.options import Options
@@ -47,8 +47,7 @@ def contributions(
         if trace is not None and trace.carried is not None:
             rows = _entering(trace.carried, graph, found)
     scores = by_token(rows, encoded)[:, : seen(adapter, encoded, max(places), found)]
-    place = places[0]
-    position = encoded.source + place if adapter.asks_about_targets else place
+    weights = _weights(adapter, encoded, places, found, options)
     details = {
         "model": model,
         "task": adapter.task,
@@ -56,14 +55,36 @@ def contributions(
     }
     return explained(
         encoded.tokens,
-        Scored(scores, position, None, (), False),
+        Scored(scores, int(weights.argmax()), None, (), False),
         1,
         options,
         answer_of(adapter, found),
         trace,
-        {**details, "notes": [*details.get("notes", ()), *notes_on(adapter, found), *notes]},
+        {
+            **details,
+            "reads": reads_of(weights),
+            "notes": [*details.get("notes", ()), *notes_on(adapter, found), *notes],
+        },
         until=adapter.asks_about_targets,
     )
+
+
+def _weights(
+    adapter: Adapter,
+    encoded: Encoded,
+    places: Sequence[int],
+    found: Contributed,
+    options: Options,
+) -> NDArray[np.float64]:
+    """Return how much of the answer is read at each token."""
+    weights = np.zeros(len(encoded.tokens))
+    if adapter.head_chooses and options.position == "auto" and found.reads is not None:
+        return by_token(adapter.in_graph(found.reads, encoded), encoded)
+    # Of an encoder-decoder, positions count those of the target.
+    first = encoded.source if adapter.asks_about_targets else 0
+    for place in places:
+        weights[first + place] += 1.0 / len(places)
+    return weights
 
 
 def answer_of(adapter: Adapter, found: Contributed) -> Answer:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnflow.checks import integer
 from attnflow.errors import AttentionError, OptionError
-from attnflow.explain import Explained, explain_graph
+from attnflow.explain import Explained, explain_graph, weights_at
 from attnflow.explanation import Explanation, Prediction
 from attnflow.models.adapter import BATCH_POSITIONS, Asked, Encoded, Question, Ran
 from attnflow.models.check import checked
@@ -205,7 +205,7 @@ class Explainer:
                 continue
             ran = adapter.run(encoded, [[place] for place in known], chosen)
             for row, (index, item) in enumerate(batch):
-                yield index, self._explained(ran, row, item, places[row], chosen)[0]
+                yield index, self._explained(ran, row, item, None, chosen)[0]
 
     def chosen(self, options: Options) -> Options:
         """Return options checked for this model, with the method that "auto" is.
@@ -327,18 +327,21 @@ class Explainer:
         ran = adapter.run([encoded], [asked], chosen, [targets])
         scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
         causal = scorer.graph.causal
-        found = [adapter.position(encoded, one.position, causal) for one in group]
-        nodes = [encoded.node(place or 0) for place in found]
+        weights = [self.weights(ran, 0, encoded, one.position, causal) for one in group]
         default = scorer.has_receptive_field("auto")
         wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
+        nodes = sorted({int(node) for each in weights for node in np.flatnonzero(each)})
+        # The weighted mean of the positions that each question is about, (questions, positions).
+        mean = np.stack(weights)[:, nodes]
         scores = {
-            (method, relative): scorer.scores(method, nodes, relative=relative)
+            (method, relative): mean @ scorer.scores(method, nodes, relative=relative)
             for method in methods
             for relative in wanted
         }
         results = []
-        for i, (node, answer) in enumerate(zip(nodes, adapter.answer(ran, 0), strict=True)):
-            seen = scorer.token(scorer.sees(node) - 1) + 1
+        for i, (each, answer) in enumerate(zip(weights, adapter.answer(ran, 0), strict=True)):
+            node = int(each.argmax())
+            seen = scorer.token(scorer.sees(int(np.flatnonzero(each)[-1])) - 1) + 1
             results.append(
                 LayerScores(
                     encoded.tokens.first(seen),
@@ -425,6 +428,20 @@ class Explainer:
             uniform=self.uniform,
             num_threads=num_threads,
         )
+
+    def weights(
+        self, ran: Ran, row: int, encoded: Encoded, position: int | str, causal: bool
+    ) -> NDArray[np.float64]:
+        """Return how much each position of an input's graph counts in what is explained.
+
+        Args:
+            ran: What the forward pass of the batch gave.
+            row: Which input of the batch it is.
+            encoded: The input.
+            position: As in `explain`.
+            causal: Whether its graph is causal.
+        """
+        return self.adapter.weights(encoded, position, ran.reads(row), causal)
 
     def contributions(
         self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
@@ -513,34 +530,39 @@ class Explainer:
         ran: Ran,
         row: int,
         encoded: Encoded,
-        places: int | list[int] | None,
+        places: list[int] | None,
         options: Options,
     ) -> list[Explanation]:
-        """Explain positions of one input of a batch. The graph, which is large, is gone then."""
+        """Explain positions of one input of a batch; None is those of the options.
+
+        The graph, which is large, is gone then.
+        """
         scorer = self.scorer(ran, row, encoded, options)
-        if places is None:
-            places = self.adapter.position(encoded, options.position, scorer.graph.causal) or 0
-        positions = places if isinstance(places, list) else [places]
         count, heads = scorer.graph.tokens, None
+        if places is None:
+            weights = [self.weights(ran, row, encoded, options.position, scorer.graph.causal)]
+            places = [scorer.token(int(weights[0].argmax())) - encoded.source]
+        else:
+            weights = [weights_at(encoded.node(place), count) for place in places]
         if options.keep_heads:
             heads = [layer[row, :, :count, :count].numpy() for layer in ran.captured.layers]
         found = explain_graph(
             scorer,
             encoded.tokens,
-            [encoded.node(place) for place in positions],
+            weights,
             options,
             self.adapter.answer(ran, row),
             details={
                 "model": self.name,
                 "task": self.task,
-                **self.adapter.details(encoded, ran.captured.outputs, positions[0]),
+                **self.adapter.details(encoded, ran.captured.outputs, places[0]),
             },
             heads=heads,
         )
         targets: list[int | None] = [*ran.targets[row]] or [None] * len(found)
         return [
             self._checked(explained, encoded, [place], Asked((target,), ran.contrast), options)
-            for explained, place, target in zip(found, positions, targets, strict=True)
+            for explained, place, target in zip(found, places, targets, strict=True)
         ]
 
     def _checked(

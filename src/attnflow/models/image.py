@@ -282,6 +282,8 @@ class ImageAdapter(Adapter):
         names = encoded.tokens.names
         if not isinstance(position, str):
             return resolve_index(position, len(names), "position", "tokens")
+        if position == "mean" or (position == "auto" and self.answers and causal is None):
+            return None
         wanted = "[CLS]" if position in ("auto", "cls") else position
         if wanted in names:
             return names.index(wanted)
@@ -332,18 +334,10 @@ class ImageAdapter(Adapter):
     def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
         """Return the grid, a small copy of the image, and what of it the patches cover."""
         picture = encoded.extra
-        notes = []
-        averaged = "distillation_logits" in outputs
-        if averaged and position is not None and encoded.tokens.names[position] == "[CLS]":
-            notes.append(
-                "The model's answer is the mean of two, one read from [CLS] and one from [DIST]. "
-                "This explains [CLS]; position='[DIST]' explains the other."
-            )
         return {
             "grid": picture.grid,
             "picture": picture.small,
             "options": {"image_size": picture.size, "area": picture.area},
-            "notes": notes,
         }
 
     # ---- References ------------------------------------------------------------------------------

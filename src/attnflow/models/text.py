@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -185,10 +188,14 @@ class TextAdapter(Adapter):
         """Return the position to explain."""
         self.check_position(position)
         ids = encoded.inputs["input_ids"]
-        if position == "auto":
-            position = {"masked-lm": "mask", "causal-lm": "last"}.get(self.task, "cls")
-            if position == "cls" and getattr(self.tokenizer, "cls_token_id", None) not in ids:
-                return None if causal is None else len(ids) - 1 if causal else 0
+        automatic = position == "auto"
+        if automatic:
+            position = self._auto
+        if position == "mean":
+            return None
+        marked = getattr(self.tokenizer, "cls_token_id", None) in ids
+        if position == "cls" and automatic and not marked:
+            return None if causal is None else len(ids) - 1 if causal else 0
         if position == "last":
             return len(ids) - 1
         if not isinstance(position, str):
@@ -212,6 +219,25 @@ class TextAdapter(Adapter):
                 f"{', '.join(map(str, places))}"
             )
         return places[0]
+
+    @cached_property
+    def _auto(self) -> str:
+        """What the position "auto" is, unless the model's head chooses."""
+        if self.task == "encoder":
+            return pooling_of(getattr(self.model, "name_or_path", "")) or "cls"
+        return {"masked-lm": "mask", "causal-lm": "last"}.get(self.task, "cls")
+
+    def weights(
+        self,
+        encoded: Encoded,
+        position: int | str,
+        reads: NDArray[np.float64] | None,
+        causal: bool,
+    ) -> NDArray[np.float64]:
+        """Return how much each token counts: the mean of all if that is how a model pools."""
+        if position == "auto" and self._auto == "mean":
+            position = "mean"
+        return super().weights(encoded, position, reads, causal)
 
     def places(self, encoded: Encoded, name: str) -> list[int]:
         """Return where a text has the "cls" or "mask" token."""
@@ -412,6 +438,24 @@ class TextAdapter(Adapter):
         except AttentionError:
             return False  # not known, so every token is tried
         return not any(bool(torch.triu(layer[0], 1).any()) for layer in layers)
+
+
+def pooling_of(name_or_path: str) -> str | None:
+    """Return how an encoder's tokens become the embedding of a text.
+
+    Args:
+        name_or_path: A folder. That of sentence-transformers says how in its own configuration.
+
+    Returns:
+        "cls", "mean" or "last"; None if the folder does not say, or says something else.
+    """
+    config = Path(name_or_path) / "1_Pooling" / "config.json"
+    if not config.is_file():
+        return None
+    found = json.loads(config.read_text(encoding="utf-8"))
+    kinds = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
+    chosen = [kind for name, kind in kinds.items() if found.get(f"pooling_mode_{name}")]
+    return chosen[0] if len(chosen) == 1 else None
 
 
 def _task_of(class_name: str) -> str:

@@ -49,7 +49,9 @@ def headline(explanation: Explanation) -> str:
         parts = [f"to {target_name(explanation)}", contrast_name(explanation)]
     else:
         name = _position_name(explanation)
-        position = f"position {explanation.position}" + (f" {name}" if name else "")
+        position = _several(explanation)
+        if not position:
+            position = f"position {explanation.position}" + (f" {name}" if name else "")
         parts = [f"layer {explanation.layer} of {len(explanation.layer_scores)}", position]
     if explanation.model:
         parts.append(model_name(explanation.model))
@@ -113,7 +115,8 @@ def reading(explanation: Explanation) -> str:
             f"A score is what the {'patch' if explanation.grid else 'token'} adds to the logit of "
             f"{target} minus {minus}. Positive scores speak for {target}, negative ones {against}."
         )
-    position = _position_name(explanation) or f"position {explanation.position}"
+    position = _several(explanation) or _position_name(explanation)
+    position = position or f"position {explanation.position}"
     meaning = {
         "raw": f"the more {position} attends to it in layer {explanation.layer}",
         "rollout": f"the larger its share in {position} at layer {explanation.layer}, "
@@ -217,6 +220,30 @@ def has_all_tokens(explanation: Explanation) -> bool:
         and made.get("special_tokens", True)
         and not made.get("drop_sink")
     )
+
+
+def _several(explanation: Explanation) -> str:
+    """Return what several positions that are explained together are called; empty for one.
+
+    Example:
+        >>> explanation = Explanation(
+        ...     tokens=["a", "b"], scores=[0.5, 0.5], layer_scores=[[0.5, 0.5]], method="raw",
+        ...     layer=1, position=0, reads=[(0, 0.75), (1, 0.25)], text="ab",
+        ...     spans=[(0, 1), (1, 2)], special=[False, False], model="tiny", task="encoder",
+        ... )
+        >>> _several(explanation)
+        'the weighted mean of 2 positions (0: 75%, 1: 25%)'
+    """
+    reads = explanation.reads
+    if len(reads) == 1:
+        return ""
+    weights = [read.weight for read in reads]
+    if max(weights) - min(weights) < 0.01 * max(weights):
+        return f"the mean of {len(reads)} positions"
+    shown = sorted(reads, key=lambda read: -read.weight)[:3]
+    listed = ", ".join(f"{read.position}: {read.weight:.0%}" for read in shown)
+    rest = ", ..." if len(reads) > len(shown) else ""
+    return f"the weighted mean of {len(reads)} positions ({listed}{rest})"
 
 
 def _position_name(explanation: Explanation) -> str:

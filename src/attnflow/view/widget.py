@@ -9,7 +9,7 @@ from typing import Any
 
 from attnflow.checks import choice, resolve_index, resolve_layer
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.explain import Answer, explain_graph
+from attnflow.explain import Answer, explain_graph, weights_at
 from attnflow.explanation import Explanation
 from attnflow.options import ATTENTION_METHODS, Options
 from attnflow.scoring import Scorer
@@ -137,7 +137,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         [made_anew] = explain_graph(
             Scorer(trace.graph(), mask=trace.mask),
             Tokens(given.text, trace.tokens, trace.spans, trace.special),
-            [self.position],
+            [weights_at(self.position, len(trace.tokens))],
             options,
             [Answer(given.prediction, given.target)],
             details={
