@@ -16,6 +16,7 @@ from attnflow.checks import choice, read_layers, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explain import Answer, explain_graph, weights_at
 from attnflow.explanation import Explanation, Prediction
+from attnflow.fields import Segment
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer
@@ -46,6 +47,7 @@ class TextAttention(NamedTuple):
         tokens: The n tokens that the model was given.
         spans: For each token its start and end in the text, or None.
         special: For each token whether it is a special one.
+        segments: The parts of the text that have a name, as in `Explanation`.
         model: The name of the model, or of the file.
         task: What the model is for; "unknown" by default.
         row: The number of the row that it was kept of, or None.
@@ -92,6 +94,7 @@ class TextAttention(NamedTuple):
     residual: NDArray[np.float64] | None = None
     mask: NDArray[np.bool_] | None = None
     reads: Sequence[Sequence[float]] = ()
+    segments: tuple[Segment, ...] = ()
 
     @classmethod
     def of(
@@ -213,7 +216,7 @@ class TextAttention(NamedTuple):
         graph = self.graph(heads=chosen.heads, residual=chosen.residual)
         [found] = explain_graph(
             Scorer(graph, mask=self.mask, uniform=self.uniform),
-            Tokens(self.text, self.tokens, self.spans, self.special),
+            Tokens(self.text, self.tokens, self.spans, self.special, self.segments),
             [weights],
             chosen,
             [Answer(self.prediction, self.target) if known else Answer()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from attnflow.segment import clusters, sentences, words
 
 Span = tuple[int, int]
 """The start and end of a piece of a text, counted in characters."""
+
+PAIR: Final = ("first", "second")
+"""What the two texts of a pair are called."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,21 @@ class Tokens:
             names.append(own or self.names[first])
         special = tuple(self.special[group[0]] for group in groups)
         return replace(self, names=tuple(names), spans=tuple(spans), special=special), groups
+
+
+def joined(texts: Sequence[str]) -> tuple[str, tuple[Segment, ...]]:
+    r"""Return the two texts of a pair as one text, a line each, with its segments.
+
+    Example:
+        >>> joined(("the keys", "the dog"))[0]
+        'the keys\nthe dog'
+        >>> joined(("the keys", "the dog"))[1][1]
+        Segment(name='second', start=9, end=16)
+    """
+    first, second = texts
+    start = len(first) + 1
+    ends = (Segment(PAIR[0], 0, len(first)), Segment(PAIR[1], start, start + len(second)))
+    return f"{first}\n{second}", ends
 
 
 def _parts(text: str, segments: Sequence[Segment]) -> list[Segment]:

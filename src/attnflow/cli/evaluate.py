@@ -38,6 +38,7 @@ examples:
       --layers 1,3,6 --json > evaluation.json
   attnflow evaluate --model ./my-decoder --data texts.txt --receptive-field both --drop-sink both
   attnflow evaluate --model ./my-translator --data pairs.csv --text-column en --target-column de
+  attnflow evaluate --model ./my-nli --data nli.csv --text-column premise --pair-column hypothesis
   attnflow evaluate --model ./my-vit --data photos/ --faithfulness
   attnflow evaluate --model ./my-classifier --data films.tsv --faithfulness --removal mask
 
@@ -59,7 +60,7 @@ for the output of attnflow run, whose stored scores are used:
 
 SWITCHES: dict[str, Any] = {"auto": "auto", "on": True, "off": False, "both": (False, True)}
 
-MORE = ("contrast_column", "evidence_column")
+MORE = ("pair_column", "contrast_column", "evidence_column")
 """The flags that name further columns of a file of texts."""
 
 COLUMNS = ("format", "text_column", "label_column", "target_column", *MORE)
@@ -103,6 +104,11 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
             choices=(*FORMATS, "agreement"),
         ),
         "text-column": _flag("the column, or JSON field, of the texts", metavar="C"),
+        "pair-column": _flag(
+            "for a model that reads two texts as a pair: the column of the second, such as a "
+            "hypothesis",
+            metavar="C",
+        ),
         "label-column": _flag(
             "explain the answer in this column, not the predicted one: a class, or for a language "
             "model the word that follows the text, of which the first token counts",
@@ -111,7 +117,8 @@ FLAGS: dict[str, dict[str, dict[str, Any] | None]] = {
         "contrast-column": _flag("the answer that it is compared with, likewise", metavar="C"),
         "evidence-column": _flag(
             "what the answer must come from: a word of the text (all its places count), or spans "
-            "of characters from 0, such as 2-7,10-14; in JSON also a list of pairs",
+            "of characters from 0, such as 2-7,10-14; in JSON also a list of pairs. The second "
+            "text of a pair is counted on from the first, with a line break between them",
             metavar="C",
         ),
         "target-column": _flag(
@@ -347,7 +354,7 @@ def _prepared(args: argparse.Namespace) -> "texts_run.Run | StoredRun":
     explainer = _load(args)
     return texts_run.Run(
         explainer,
-        _items(args, texts, explainer, images),
+        _items(args, rows, explainer, images),
         numbers=[text.number for text in texts],
         targets=_answers(args, explainer, "target", [text.label or "" for text in texts]),
         contrasts=_answers(args, explainer, "contrast", _values(rows, "contrast_column")),
@@ -453,7 +460,7 @@ def _images(args: argparse.Namespace) -> tuple[list[Annotated], list[Skipped]]:
 
 
 def _items(
-    args: argparse.Namespace, texts: list[Text], explainer: "Explainer", images: bool
+    args: argparse.Namespace, rows: list[Annotated], explainer: "Explainer", images: bool
 ) -> list[Any]:
     """Return the texts as the model takes them: texts, pairs, or the paths of images."""
     task, sees = explainer.task, explainer.task.startswith("image-")
@@ -468,8 +475,17 @@ def _items(
             f"--{wrong}-column is not for {explainer.name}, a model for {task}; expected "
             f"--{right}-column"
         )
+    texts, pairs = [row.text for row in rows], _values(rows, "pair_column")
+    if pairs is not None and not explainer.adapter.reads_pairs:
+        instead = "expected --target-column" if task == "seq2seq-lm" else "leave it out"
+        raise OptionError(
+            f"--pair-column is for models that read two texts as a pair, and {explainer.name} is a "
+            f"model for {task}; {instead}"
+        )
     if args.target_column is not None:
         return [(text.text, text.label or "") for text in texts]
+    if pairs is not None:
+        return [(text.text, pair) for text, pair in zip(texts, pairs, strict=True)]
     if sees and not images:
         # Paths in a file are relative to the folder of the file.
         folder = "" if args.data == "-" else os.path.dirname(args.data)

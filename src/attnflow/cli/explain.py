@@ -3,6 +3,8 @@
 Examples:
   attnflow explain "the keys to the cabinet"
   attnflow explain --model ./my-classifier "a film that is hard to forget"
+  attnflow explain --model ./my-nli "a man plays a guitar" --pair "a man makes music"
+  paste premises.txt hypotheses.txt | attnflow explain --model ./my-nli --tab-pairs --json
   attnflow explain --model ./my-model --method rollout --layer 4 --units words --json "the keys"
   attnflow explain --model ./my-model --output keys.json "the keys to the cabinet"
   attnflow explain --model ./my-model --html keys.html --png keys.png "the keys to the cabinet"
@@ -19,7 +21,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnflow.cli import options
 from attnflow.errors import MissingExtraError, OptionError, TextError
@@ -54,6 +56,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="the texts, or the paths of images or .wav files; without any, each line of standard "
         "input is one",
+    )
+    parser.add_argument(
+        "--pair",
+        metavar="TEXT",
+        help="a second text, which the model reads with the text as a pair, such as a hypothesis; "
+        "with several texts it is the second of each. For an encoder-decoder the target so far",
+    )
+    parser.add_argument(
+        "--tab-pairs",
+        action="store_true",
+        help="each line of standard input is a pair of texts, with a tab between them",
     )
     stored = parser.add_argument_group("stored attention, instead of a model")
     stored.add_argument(
@@ -110,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("row", "id", "tokens"):
         if getattr(args, name) is not None:
             raise OptionError(f"--{name} goes with --attentions, which was not given")
-    inputs = args.text or _standard_input()
+    inputs = _inputs(args)
     _check_files(args, len(inputs))
     # Loading torch takes seconds, so everything above comes first.
     explainer = options.load(args)
@@ -148,6 +161,9 @@ def _stored(args: argparse.Namespace) -> "Sequence[TextAttention]":
         raise OptionError(
             f"{args.text[0]!r} is a text, which needs a model; --attentions explains what is stored"
         )
+    if args.pair is not None or args.tab_pairs:
+        given = "--tab-pairs" if args.tab_pairs else "--pair"
+        raise OptionError(f"{given} needs a model; --attentions explains what is stored")
     reasons = _NEEDS_MODEL | {option.name: option.needs_model for option in OPTIONS}
     for name, reason in reasons.items():
         if reason and getattr(args, name, None) not in (None, False, "auto"):
@@ -191,6 +207,24 @@ def _check_files(args: argparse.Namespace, count: int) -> None:
             raise MissingExtraError(
                 f'--{option} {path} needs matplotlib; run: pip install "attnflow[view]"'
             )
+
+
+def _inputs(args: argparse.Namespace) -> list[Any]:
+    """Return the texts, or pairs of texts."""
+    if not args.tab_pairs:
+        texts = args.text or _standard_input()
+        return texts if args.pair is None else [(text, args.pair) for text in texts]
+    if args.text or args.pair is not None:
+        given = "a text" if args.text else "--pair"
+        raise OptionError(f"--tab-pairs reads pairs from standard input, and {given} was given")
+    pairs = [tuple(line.split("\t")) for line in _standard_input()]
+    for number, pair in enumerate(pairs, start=1):
+        if len(pair) != 2:
+            raise TextError(
+                f"standard input, text {number}: {len(pair) - 1} tabs; --tab-pairs expects two "
+                "texts with one tab between them"
+            )
+    return pairs
 
 
 def _standard_input() -> list[str]:

@@ -6,6 +6,7 @@ stored as a Parquet data set. The same command resumes a run that was stopped.
 Examples:
   attnflow run reviews.parquet --text-column review --model ./my-model --units words --output out/
   attnflow run texts.txt --model ./my-model --method rollout --output out/
+  attnflow run nli.csv --text-column premise --pair-column hypothesis --model ./my-nli --output out/
   zcat texts.jsonl.gz | attnflow run - --id-column key --shuffle 0 --limit 10000 --output out/
   attnflow run reviews/ --text-column review --output out/ --engine ray --address auto
   attnflow run texts.txt --model ./my-model --keep attentions --output out/
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 # The options of `attnflow.dataset.run` that the command line passes on as they are.
 PASSED_ON = (
-    *("output", "engine", "address", "format", "text_column", "id_column", "limit", "shuffle"),
-    *("strict", "shard_rows", "workers", "memory", "keep", "keep_dtype"),
+    *("output", "engine", "address", "format", "text_column", "pair_column", "id_column", "limit"),
+    *("shuffle", "strict", "shard_rows", "workers", "memory", "keep", "keep_dtype"),
 )
 
 
@@ -57,6 +58,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--format", default="auto", help="text, csv, tsv, jsonl, parquet or auto")
     parser.add_argument(
         "--text-column", metavar="NAME", help="the column of texts (default: text or sentence)"
+    )
+    parser.add_argument(
+        "--pair-column",
+        metavar="NAME",
+        help="the column of second texts, such as hypotheses, for a model that reads pairs",
     )
     parser.add_argument(
         "--id-column", metavar="NAME", help="the column that names a row (default: its number)"

@@ -30,6 +30,7 @@ from attnflow.attention import TextAttention
 from attnflow.errors import AttnflowError, DataError, MissingExtraError, OptionError
 from attnflow.explain import reads_of
 from attnflow.explanation import Prediction
+from attnflow.fields import Segment
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import Encoded
 from attnflow.models.text import TextAdapter
@@ -88,6 +89,7 @@ def keep_attention(
             **{name: adapter.places(text, name) for name in ("cls", "mask")},
         },
         "reads": auto,
+        **({"segments": text.tokens.segments} if text.tokens.segments else {}),
         **found,
     }
     return Kept(arrays, about)
@@ -249,6 +251,7 @@ class Attentions(Sequence[TextAttention]):
                 **{name: about[name] for name in ("text", "id", "places", "position", "target")},
                 tokens=tuple(about["tokens"]),
                 special=tuple(about["special"]),
+                segments=tuple(Segment(*one) for one in about.get("segments", ())),
                 **{name: file.head[name] for name in ("model", "task")},
                 **{name: file.head["options"][name] for name in ("edges", "heads")},
                 attention=arrays[""],

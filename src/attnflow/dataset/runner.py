@@ -81,6 +81,7 @@ def run(
     device: str = "auto",
     format: str = "auto",
     text_column: str | None = None,
+    pair_column: str | None = None,
     id_column: str | None = None,
     columns: Iterable[str] | None = None,
     limit: int | None = None,
@@ -102,8 +103,8 @@ def run(
 
     Args:
         source: The path of a file (plain text, CSV, TSV, JSON lines or Parquet; all but the last
-            may be gzipped), of a folder of them, "-" for standard input, or an iterable of strings
-            or of mappings. It is read once.
+            may be gzipped), of a folder of them, "-" for standard input, or an iterable of
+            strings, of tuples of two strings, or of mappings. It is read once.
         explainer: The model.
         output: The folder to write to; it is made if it does not exist.
         method: "contribution", "raw", "rollout" or "flow", as in `Explainer.explain`. "auto" is
@@ -117,6 +118,8 @@ def run(
             name, or by its first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
             the only column.
+        pair_column: The column that has the second text of each pair, such as a hypothesis, for a
+            model that reads two texts as one input. None reads one text a row.
         id_column: A column that names each row. None takes the row's number.
         columns: Which other columns to carry through. None carries all.
         limit: The largest number of rows.
@@ -198,9 +201,16 @@ def run(
     # A cluster that cannot be joined is reported before the source is read.
     with opened(engine, workers=workers, address=address, device=device) as mapped:
         rows = Source(
-            source, format=format, text_column=text_column, id_column=id_column, columns=columns
+            source,
+            format=format,
+            text_column=text_column,
+            pair_column=pair_column,
+            id_column=id_column,
+            columns=columns,
         )
         _check_names(rows)
+        if rows.pair_column is not None:
+            _check_pairs(rows, explainer)
         made_of = {
             "attnflow": __version__,
             "model": explainer.name,
@@ -212,6 +222,7 @@ def run(
             "options": {
                 **chosen,
                 "text_column": rows.text_column,
+                "pair_column": rows.pair_column,
                 "id_column": id_column,
                 "columns": columns,
                 "limit": limit,
@@ -226,6 +237,7 @@ def run(
             plan = Plan(
                 options=chosen,
                 text_column=rows.text_column,
+                pair_column=rows.pair_column,
                 id_column=id_column,
                 id_type=rows.id_type,
                 carried=tuple(rows.carried),
@@ -399,6 +411,17 @@ def _check_names(source: Source) -> None:
                 f"{source.name} has the columns {other!r} and {column.name!r}, which would both be "
                 f"{name!r} in the output; choose with columns which to carry through"
             )
+
+
+def _check_pairs(source: Source, explainer: Explainer) -> None:
+    """Check that a model reads pairs of texts."""
+    if explainer.adapter.reads_pairs:
+        return
+    raise OptionError(
+        f"pair_column is {source.pair_column!r}, but {explainer.name} is a model for "
+        f"{explainer.task}, which does not read two texts as a pair; leave it out, or join the two "
+        "texts to one"
+    )
 
 
 def _check_keep(keep: Any, dtype: Any, task: str) -> str | None:

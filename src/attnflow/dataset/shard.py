@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     Attributes:
         options: The options of `Explainer.explain`.
         text_column: The column with the text.
+        pair_column: The column with the second text of a pair, or None.
         id_column: The column that names a row, or None.
         id_type: Its type, as in `Column`.
         carried: The columns that are carried through.
@@ -57,6 +58,7 @@ class Plan(NamedTuple):
 
     options: dict[str, Any]
     text_column: str
+    pair_column: str | None
     id_column: str | None
     id_type: Any
     carried: tuple[Column, ...]
@@ -141,9 +143,7 @@ def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
         The shard. A row that fails is in its table of errors.
     """
     failed = {index: reason for index, row in enumerate(rows) if (reason := _fault(row, plan))}
-    texts = {
-        index: row.values[plan.text_column] for index, row in enumerate(rows) if index not in failed
-    }
+    texts = {index: _item(row, plan) for index, row in enumerate(rows) if index not in failed}
     found: dict[int, Found] = {}
     for index, result in _explain(explainer, texts, plan):
         if isinstance(result, str):
@@ -165,18 +165,25 @@ def make_shard(explainer: Explainer, rows: list[Row], plan: Plan) -> Shard:
 
 def _fault(row: Row, plan: Plan) -> str | None:
     """Return why a row has no text to explain."""
-    text = row.values.get(plan.text_column)
     if row.fault is not None:
         return row.fault
     if plan.id_column is not None and row_id(row, plan) is None:
         return f"there is no {plan.id_column!r} of type {plan.id_type}"
-    if plan.text_column not in row.values:
-        return f"there is no {plan.text_column!r}"
-    if not isinstance(text, str):
-        return f"the text is {type(text).__name__}; expected a string"
-    if has_surrogates(text):
-        return "the text has a lone surrogate, which is not valid UTF-8"
+    for column, name in ((plan.text_column, "text"), (plan.pair_column, "second text")):
+        text = "" if column is None else row.values.get(column)
+        if column is not None and column not in row.values:
+            return f"there is no {column!r}"
+        if not isinstance(text, str):
+            return f"the {name} is {type(text).__name__}; expected a string"
+        if has_surrogates(text):
+            return f"the {name} has a lone surrogate, which is not valid UTF-8"
     return None
+
+
+def _item(row: Row, plan: Plan) -> str | tuple[str, str]:
+    """Return what the model reads of a row: a text, or a pair."""
+    text: str = row.values[plan.text_column]
+    return text if plan.pair_column is None else (text, row.values[plan.pair_column])
 
 
 # ---- Explaining ----------------------------------------------------------------------------------
@@ -195,7 +202,7 @@ Results = list[tuple[int, Found | str]]
 
 
 def _explain(
-    explainer: Explainer, texts: dict[int, str], plan: Plan
+    explainer: Explainer, texts: dict[int, Any], plan: Plan
 ) -> Iterator[tuple[int, Found | str]]:
     options = Options(**plan.options)
     adapter = explainer.adapter

@@ -26,6 +26,8 @@ from attnflow.io.records import (
 
 # How many rows decide the types of columns, if the source has none.
 _FIRST_ROWS: Final = 1000
+# The column of the second text of a tuple.
+_PAIR: Final = "pair"
 _INT64: Final = range(-(2**63), 2**63)
 
 
@@ -37,12 +39,14 @@ class Row(NamedTuple):
         place: Where it is, for messages: "films.csv, line 3".
         values: The values by column.
         fault: Why the row cannot be read; None if it can.
+        pair: Whether it is a tuple of two texts.
     """
 
     number: int
     place: str
     values: dict[str, Any]
     fault: str | None = None
+    pair: bool = False
 
 
 class Column(NamedTuple):
@@ -86,12 +90,14 @@ class Source:
     """A source of rows that can be read once, from beginning to end.
 
     Args:
-        source: The path of a file or a folder, "-" for standard input, or an iterable of strings or
-            of mappings.
+        source: The path of a file or a folder, "-" for standard input, or an iterable of strings,
+            of tuples of two strings, or of mappings.
         format: One of `attnflow.io.records.FORMATS`; "auto" goes by the ending of a file's name, or
             by its first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
             the only column.
+        pair_column: The column that has the second text of a pair. None reads one text a row; the
+            second of a tuple is in the column "pair".
         id_column: The column that names a row. None numbers the rows.
         columns: The other columns to carry through. None carries all.
 
@@ -100,9 +106,10 @@ class Source:
         files: For each file its name, size and digest; empty for pipes and iterables.
         expected: About how many rows there are; None if that is not known.
         text_column: The column that has the text.
+        pair_column: The column that has the second text of a pair; None if there is none.
         id_column: As given.
         id_type: Its type, as in `Column`.
-        carried: The columns that are carried through, without those two.
+        carried: The columns that are carried through, without those.
         keeps_rest: Whether rows may have values that do not fit any column.
 
     Raises:
@@ -117,6 +124,7 @@ class Source:
         *,
         format: str = "auto",
         text_column: str | None = None,
+        pair_column: str | None = None,
         id_column: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
@@ -150,7 +158,13 @@ class Source:
             names = list(dict.fromkeys(name for row in first for name in row.values))
             types = {name: _type_of(row.values.get(name) for row in first) for name in names}
         names = list(types)
-        self.text_column = find_text_column(names, text_column, self.name)
+        if pair_column is not None:
+            require_column(pair_column, names, "pair_column", self.name)
+        elif any(row.pair for row in first):
+            pair_column = _PAIR
+        left = [name for name in names if name != pair_column]
+        self.text_column = find_text_column(left, text_column, self.name)
+        self.pair_column = pair_column
         if id_column is not None:
             require_column(id_column, names, "id_column", self.name)
         self.id_type: Any = "int64" if id_column is None else types[id_column]
@@ -164,7 +178,7 @@ class Source:
         self.carried = [
             Column(name, types[name])
             for name in wanted
-            if name not in (self.text_column, id_column)
+            if name not in (self.text_column, pair_column, id_column)
         ]
 
     def __iter__(self) -> Iterator[Row]:
@@ -263,8 +277,8 @@ def _paths(name: str, format: str) -> list[str]:
 
 
 def _rows(source: Any) -> Iterator[Row]:
-    """Return the rows of an iterable of strings or mappings."""
-    expected = "a path, or an iterable of strings or of mappings"
+    """Return the rows of an iterable of strings, of tuples of two, or of mappings."""
+    expected = "a path, or an iterable of strings, of tuples of two strings, or of mappings"
     if hasattr(source, "columns") and hasattr(source, "to_dict"):
         expected = 'rows: pass source.to_dict("records") or source.to_dicts()'
     elif hasattr(source, "__iter__") and not isinstance(source, Mapping | bytes):
@@ -275,8 +289,11 @@ def _rows(source: Any) -> Iterator[Row]:
 def _row(number: int, item: Any) -> Row:
     values: dict[str, Any] = {}
     fault = None
+    pair = isinstance(item, tuple) and len(item) == 2
     if isinstance(item, str):
         values = {"text": item}
+    elif pair:
+        values = dict(zip(("text", _PAIR), item, strict=True))
     elif isinstance(item, Mapping):
         # NumPy's numbers and arrays are stored as numbers and lists.
         values = {
@@ -288,8 +305,8 @@ def _row(number: int, item: Any) -> Row:
         except ValueError as error:
             values, fault = {}, str(error)
     else:
-        fault = f"it is {type(item).__name__}; expected a string or a mapping"
-    return Row(number, f"item {number}", values, fault)
+        fault = f"it is {type(item).__name__}; expected a string, a tuple of two or a mapping"
+    return Row(number, f"item {number}", values, fault, pair)
 
 
 # ---- Types ---------------------------------------------------------------------------------------

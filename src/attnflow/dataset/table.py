@@ -18,6 +18,7 @@ COLUMNS: Final[dict[str, tuple[str, Value]]] = {
     "row": ("int64", lambda row, found, plan: row.number),
     "id": ("id", lambda row, found, plan: row_id(row, plan)),
     "text": ("string", lambda row, found, plan: row.values[plan.text_column]),
+    "pair": ("string", lambda row, found, plan: row.values.get(plan.pair_column or "")),
     "tokens": ("list string", lambda row, found, plan: found.tokens.names),
     "scores": ("list float64", lambda row, found, plan: found.scores),
     "special": ("list bool", lambda row, found, plan: found.tokens.special),
@@ -40,7 +41,11 @@ COLUMNS: Final[dict[str, tuple[str, Value]]] = {
     "saturation": ("float64", lambda row, found, plan: found.saturation),
     "notes": ("list string", lambda row, found, plan: found.notes),
 }
-"""The columns that a run computes: the type of each, and its value for a row."""
+"""The columns that a run computes: the type of each, and its value for a row.
+
+Only a run over pairs has "pair". Starts and ends are then counted in the two texts as one, with a
+line break between them.
+"""
 
 RESULTS: Final = (*COLUMNS, "rest")
 """All columns that a run may add. A column of the source with such a name gets a prefix."""
@@ -75,6 +80,7 @@ def data_file(done: Sequence[tuple[Row, Found]], plan: Plan) -> bytes:
     columns = [
         (name, plan.id_type if kind == "id" else kind, [value(*pair, plan) for pair in done])
         for name, (kind, value) in COLUMNS.items()
+        if name != "pair" or plan.pair_column is not None
     ]
     for column in plan.carried:
         values = [_stored(column, row.values.get(column.name)) for row, _ in done]
@@ -119,7 +125,7 @@ def _rest(row: Row, plan: Plan) -> str | None:
     rest = {
         name: value
         for name, value in row.values.items()
-        if name not in (plan.text_column, plan.id_column)
+        if name not in (plan.text_column, plan.pair_column, plan.id_column)
         and (name not in known or not known[name].holds(value))
     }
     return _json(rest) if rest else None

@@ -226,8 +226,10 @@ def first_token(explainer: Explainer, item: Any, answer: str) -> int:
         TextError: If the tokenizer finds no token in the answer.
     """
     adapter = explainer.adapter
-    text = item if isinstance(item, str) else ""
     mask = getattr(explainer.tokenizer, "mask_token", None)
+    text = item if isinstance(item, str) else ""
+    if adapter.reads_pairs and not text and mask:
+        text = next((part for part in item if mask in part), "")
     before, masked, _ = text.partition(mask) if mask else (text, "", "")
     # A mask stands for a word with the space before it.
     apart = before[-1:].isspace() if masked else bool(text) and not text[-1:].isspace()

@@ -107,7 +107,8 @@ def evaluate(
     Args:
         explainer: The model: a classifier of texts or images, a masked or causal language model, or
             an encoder-decoder that reads text.
-        texts: The texts. For an encoder-decoder, source texts, for which the model generates
+        texts: The texts, or tuples of two texts that the model reads as a pair. For an
+            encoder-decoder, source texts, for which the model generates
             targets, or tuples of a source and its target. For a vision model, images, as in
             `Explainer.explain`.
         methods: Any of `attnflow.options.METHODS`. Contributions have no layers, and are reported
@@ -123,8 +124,9 @@ def evaluate(
             before a word, unless its text ends in white space.
         contrasts: The class or token that the target is compared with, likewise.
         evidence: For each text what its answer must come from: a word or phrase of it, of which all
-            places count; or spans of characters, "2-7,10-14" or a list of pairs (start, end). None
-            means that it is not known.
+            places count; or spans of characters, "2-7,10-14" or a list of pairs (start, end). In a
+            pair of texts they are counted in both, with a line break between them. None means that
+            it is not known.
         keep_wrong: Whether to keep texts with evidence of which the model prefers the contrast to
             the target, or without a contrast another class.
         position: The position explained, as in `Explainer.explain`. For an encoder-decoder, "auto"

@@ -265,7 +265,8 @@ class StoredRun(Resumable):
     def _missing(self) -> Iterator[tuple[int, Any]]:
         # A task is numbered by its first text.
         first = 0
-        for table in self._tables((*COLUMNS, "position", "saturation")):
+        pair = ["pair"] if self._made.header["options"].get("pair_column") is not None else []
+        for table in self._tables((*COLUMNS, "position", "saturation", *pair)):
             for start in range(0, len(table), SLICE):
                 if first + start not in self._records:
                     yield first + start, table.slice(start, SLICE).to_pylist()
@@ -393,11 +394,13 @@ def _stored_references(
 ) -> NDArray[np.float64]:
     """Return the references of the stored tokens or words of a text, of shape (R, T)."""
     options = plan.options
-    encoded = explainer.adapter.read(row["text"], options["truncate"])
+    pair = row.get("pair")
+    item = row["text"] if pair is None else (row["text"], pair)
+    encoded = explainer.adapter.read(item, options["truncate"])
     contrast = options["contrast"]
     signed = reference_values(
         explainer,
-        row["text"],
+        item,
         plan,
         len(encoded.tokens),
         target=options["target"],

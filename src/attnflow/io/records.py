@@ -600,7 +600,8 @@ def read_annotated(
 
     Args:
         path: The file.
-        columns: The columns, or JSON fields, by the options that name them, for errors.
+        columns: The columns, or JSON fields, by the options that name them, for errors. That of
+            "pair_column" has texts, as `text_column` has.
         format: As in `read_texts`.
         text_column: As in `read_texts`.
         label_column: As in `read_texts`.
@@ -661,15 +662,21 @@ def _labelled_parser(
 
     def parse(values: Mapping[str, Any]) -> tuple[Labelled, dict[str, Any]]:
         texts = TEXT_COLUMNS if text_column is None else (text_column,)
+        pair = more.get("pair_column")
         # Every row of a table has the same columns; JSON objects may differ.
         if format != "jsonl":
-            texts = (find_text_column(values, text_column, file),)
+            others = [name for name in values if name != pair]
+            texts = (find_text_column(others, text_column, file),)
             for option, column in named.items():
                 if column is not None:
                     require_column(column, values, option, file)
         text = text_of(values, texts)
         label = "" if label_column is None else label_of(values, label_column)
-        return Labelled(text, label), {option: _value(values, more[option]) for option in more}
+        further = {
+            option: text_of(values, (name,)) if option == "pair_column" else _value(values, name)
+            for option, name in more.items()
+        }
+        return Labelled(text, label), further
 
     return parse
 

@@ -277,6 +277,11 @@ class Adapter(ABC):
         return self.reader
 
     @property
+    def reads_pairs(self) -> bool:
+        """Whether a tuple of two texts is one input, each a segment of it."""
+        return False
+
+    @property
     def answers(self) -> bool:
         """Whether the model has a head that predicts something."""
         return True

@@ -148,12 +148,14 @@ class Explainer:
         """Explain the model's answer for an input, or for each of many.
 
         Args:
-            inputs: A text, or a list of texts. For an encoder-decoder a source text, or a tuple of
-                a source text and the target so far. For a vision model an image: a Pillow image, a
-                uint8 array of shape (height, width, 3), or a path. For an audio classifier a sound.
-                For Whisper a sound, or a tuple of a sound and the text so far; a sound is a float
-                array of one channel at the model's sampling rate (16,000 a second), a mapping with
-                "array" and "sampling_rate", or the path of a .wav file. A list has many of these.
+            inputs: A text; or a tuple of two texts, which the model reads as a pair, such as a
+                premise and a hypothesis, and which is one input. For an encoder-decoder a source
+                text, or a tuple of a source text and the target so far. For a vision model an
+                image: a Pillow image, a uint8 array of shape (height, width, 3), or a path. For an
+                audio classifier a sound. For Whisper a sound, or a tuple of a sound and the text so
+                far; a sound is a float array of one channel at the model's sampling rate (16,000 a
+                second), a mapping with "array" and "sampling_rate", or the path of a .wav file. A
+                list has many of these.
             **options: As listed in `attnflow.options.OPTIONS`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Models that read one text: encoders, classifiers, masked and causal language models."""
+"""Models that read one text, or two as a pair: encoders, classifiers and language models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.checks import choice, resolve_index
 from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError, TextError
+from attnflow.fields import Segment
 from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import (
     Adapter,
@@ -26,7 +27,7 @@ from attnflow.models.adapter import (
 )
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
-from attnflow.tokens import Span, Tokens
+from attnflow.tokens import PAIR, Span, Tokens, joined
 
 # The tasks, the endings of the model classes made for them, and the classes that load them.
 TASKS: Final = {
@@ -38,7 +39,7 @@ TASKS: Final = {
 
 
 class TextAdapter(Adapter):
-    """Reads one text with a tokenizer."""
+    """Reads one text, or two as a pair, with a tokenizer."""
 
     tasks: ClassVar = tuple(TASKS)
     keeps_heads: ClassVar = True
@@ -81,13 +82,19 @@ class TextAdapter(Adapter):
 
     # ---- Reading ---------------------------------------------------------------------------------
 
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether two texts can be one input; not for a causal language model."""
+        return not self.writes
+
     def items(self, inputs: Any) -> tuple[list[Any], bool]:
-        """Return the texts that were given."""
-        if isinstance(inputs, str):
+        """Return the texts, or pairs of texts, that were given."""
+        if isinstance(inputs, str | tuple):
             return [inputs], False
         if isinstance(inputs, Mapping | bytes) or not hasattr(inputs, "__iter__"):
             raise TextError(
-                f"inputs is {type(inputs).__name__}; expected a string or a list of strings"
+                f"inputs is {type(inputs).__name__}; expected a string, a tuple of two strings, or "
+                "a list of these"
             )
         texts = list(inputs)
         if not texts:
@@ -95,7 +102,7 @@ class TextAdapter(Adapter):
         return texts, True
 
     def read(self, item: Any, truncate: bool = False) -> Encoded:
-        """Read one text."""
+        """Read one text, or two as a pair."""
         [found] = self.read_many([item], truncate)
         if isinstance(found, AttnflowError):
             raise found
@@ -104,58 +111,129 @@ class TextAdapter(Adapter):
     def read_many(
         self, items: Sequence[Any], truncate: bool = False
     ) -> list[Encoded | AttnflowError]:
-        """Read texts, with one call of the tokenizer."""
+        """Read texts and pairs, with one call of the tokenizer for each of the two kinds."""
         results: dict[int, Encoded | AttnflowError] = {}
-        for index, text in enumerate(items):
-            if not isinstance(text, str):
-                results[index] = TextError(f"the text is {type(text).__name__}; expected a string")
-            elif not text.strip():
-                results[index] = TextError("the text is empty; there is nothing to explain")
-        left = [index for index in range(len(items)) if index not in results]
-        if left:
-            most = self.max_tokens
-            encodings = self.tokenizer(
-                [items[index] for index in left],
-                truncation=bool(truncate and most),
-                max_length=most if truncate else None,
-                return_offsets_mapping=bool(getattr(self.tokenizer, "is_fast", False)),
-                return_special_tokens_mask=True,
-                return_attention_mask=True,
-                verbose=False,
-            )
-            taken = self._takes
-            for row, index in enumerate(left):
-                encoding = {name: values[row] for name, values in encodings.items()}
-                results[index] = self._encoded(items[index], encoding, taken, most)
+        for index, item in enumerate(items):
+            fault = self._fault(item)
+            if fault is not None:
+                results[index] = TextError(fault)
+        for kind in (str, tuple):
+            left = [
+                index
+                for index, item in enumerate(items)
+                if index not in results and isinstance(item, kind)
+            ]
+            found = self._read_alike([items[index] for index in left], truncate)
+            results.update(zip(left, found, strict=True))
         return [results[index] for index in range(len(items))]
 
+    def _fault(self, item: Any) -> str | None:
+        """Say why an item is not a text or a pair of texts."""
+        if isinstance(item, str):
+            return None if item.strip() else "the text is empty; there is nothing to explain"
+        if not isinstance(item, tuple):
+            return f"the text is {type(item).__name__}; expected a string, or a tuple of two"
+        if len(item) != 2:
+            return (
+                f"a tuple is one input of two texts, and this one has {len(item)} items; expected "
+                "(first, second), or a list for many inputs"
+            )
+        if not self.reads_pairs:
+            return (
+                f"the input is a tuple of two texts, but {self.name} is a causal language model, "
+                "which reads one; join them to one text, or pass a list to explain each"
+            )
+        for name, text in zip(PAIR, item, strict=True):
+            if not isinstance(text, str):
+                return f"the {name} text of the pair is {type(text).__name__}; expected a string"
+            if not text.strip():
+                return f"the {name} text of the pair is empty; expected two texts"
+        return None
+
+    def _read_alike(
+        self, items: Sequence[Any], truncate: bool
+    ) -> Iterator[Encoded | AttnflowError]:
+        """Read texts, or pairs."""
+        if not items:
+            return
+        most = self.max_tokens
+        whole = self._tokenized(items)
+        long = [row for row, one in enumerate(whole) if most and len(one["input_ids"]) > most]
+        cut: dict[int, dict[str, Any]] = {}
+        if long and truncate:
+            # Of a pair, the longer text is cut first.
+            short = self._tokenized([items[row] for row in long], truncation=True, max_length=most)
+            cut = dict(zip(long, short, strict=True))
+        for row, (item, encoding) in enumerate(zip(items, whole, strict=True)):
+            if row in long and not truncate:
+                yield TextError(_too_long(item, encoding, most))
+            else:
+                yield self._encoded(item, cut.get(row, encoding), encoding)
+
+    def _tokenized(self, items: Sequence[Any], **options: Any) -> list[dict[str, Any]]:
+        """Return what the tokenizer makes of texts, or of pairs."""
+        pairs = isinstance(items[0], tuple)
+        fast = bool(getattr(self.tokenizer, "is_fast", False))
+        encodings = self.tokenizer(
+            *(map(list, zip(*items, strict=True)) if pairs else [list(items)]),
+            return_offsets_mapping=fast,
+            return_special_tokens_mask=True,
+            return_attention_mask=True,
+            verbose=False,
+            **options,
+        )
+        found = []
+        for row in range(len(items)):
+            one = {name: values[row] for name, values in encodings.items()}
+            # Which text each token is of; a slow tokenizer does not say.
+            one["texts"] = encodings.sequence_ids(row) if fast and pairs else None
+            found.append(one)
+        return found
+
     def _encoded(
-        self, text: str, encoding: dict[str, list[Any]], taken: set[str], most: int | None
+        self, item: Any, encoding: dict[str, Any], whole: dict[str, Any]
     ) -> Encoded | TextError:
-        special = [bool(flag) for flag in encoding.pop("special_tokens_mask")]
-        offsets = encoding.pop("offset_mapping", None)
-        ids = encoding["input_ids"]
-        count = len(ids)
-        if count == 0 or all(special):
+        """Return a text or a pair as the model reads it.
+
+        `encoding` is what is left of `whole` after it was cut; if it was not, they are the same.
+        """
+        text, segments = joined(item) if isinstance(item, tuple) else (item, ())
+        special = [bool(flag) for flag in encoding["special_tokens_mask"]]
+        ids, texts = encoding["input_ids"], encoding["texts"]
+        if not ids or all(special):
             return TextError(f"the tokenizer finds no token in the text {text!r}")
-        if most is not None and count > most:
+        for number, name in enumerate(PAIR if texts else ()):
+            if number not in texts:
+                return TextError(
+                    f"the tokenizer finds no token in the {name} text of the pair, {item[number]!r}"
+                )
+        types = encoding.get("token_type_ids") if "token_type_ids" in self._takes else None
+        known = getattr(self.model.config, "type_vocab_size", None)
+        if types and known and max(types) >= known:
             return TextError(
-                f"the text has {count} tokens and the model takes {most}; shorten it, or pass "
-                "truncate=True to cut it there"
+                f"the tokenizer gives the two texts token types up to {max(types)}, and "
+                f"{self.name} knows {known}: it was not made for pairs; join them to one text"
             )
         # A mask written into the text is a special token, but a place in the text all the same.
         mask = getattr(self.tokenizer, "mask_token_id", None)
-        spans = [
-            None
-            if offsets is None or (special[i] and ids[i] != mask)
-            else (int(offsets[i][0]), int(offsets[i][1]))
-            for i in range(count)
-        ]
-        inputs = {name: list(values) for name, values in encoding.items() if name in taken}
-        return Encoded(self._tokens(text, ids, spans, special), inputs)
+        spans: list[Span | None] = []
+        for i, (start, end) in enumerate(encoding.get("offset_mapping") or [(0, 0)] * len(ids)):
+            if "offset_mapping" not in encoding or (special[i] and ids[i] != mask):
+                spans.append(None)
+            else:
+                shift = segments[texts[i]].start if texts and texts[i] is not None else 0
+                spans.append((int(start) + shift, int(end) + shift))
+        inputs = {name: list(encoding[name]) for name in encoding if name in self._takes}
+        tokens = self._tokens(text, ids, spans, special, segments)
+        return Encoded(tokens, inputs, extra=_notes(encoding, whole))
 
     def _tokens(
-        self, text: str, ids: Sequence[int], spans: Sequence[Span | None], special: Sequence[bool]
+        self,
+        text: str,
+        ids: Sequence[int],
+        spans: Sequence[Span | None],
+        special: Sequence[bool],
+        segments: Sequence[Segment] = (),
     ) -> Tokens:
         """Name each token by its part of the text, or by its own name where it has none."""
         names = ["" if span is None else text[slice(*span)].strip() for span in spans]
@@ -163,7 +241,7 @@ class TextAdapter(Adapter):
         own = self.tokenizer.convert_ids_to_tokens([ids[i] for i in unnamed])
         for i, name in zip(unnamed, own, strict=True):
             names[i] = str(name)
-        return Tokens(text, tuple(names), tuple(spans), tuple(special))
+        return Tokens(text, tuple(names), tuple(spans), tuple(special), tuple(segments))
 
     def batches(
         self, items: Sequence[Any], options: Options
@@ -271,7 +349,7 @@ class TextAdapter(Adapter):
         inputs["logits_to_keep"] = torch.tensor(kept, device=device)
         return inputs, {place: index for index, place in enumerate(kept)}
 
-    @property
+    @cached_property
     def _takes(self) -> set[str]:
         """The names of what the model takes."""
         return {*inspect.signature(self.model.forward).parameters, "input_ids"}
@@ -315,7 +393,7 @@ class TextAdapter(Adapter):
         )
 
     def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
-        """Return a note on the words that the tokenizer does not know, if there are any."""
+        """Return notes: on what was cut, and on words that the tokenizer does not know."""
         unknown, name = (getattr(self.tokenizer, f"unk_token{end}", None) for end in ("_id", ""))
         ids, tokens = encoded.inputs["input_ids"], encoded.tokens
         words = [
@@ -323,11 +401,11 @@ class TextAdapter(Adapter):
             for number, word, span in zip(ids, tokens.names, tokens.spans, strict=True)
             if number == unknown and span is not None and word != name
         ]
-        if not words:
-            return {}
-        listed = ", ".join(dict.fromkeys(words))
-        note = f"The tokenizer does not know {listed}: the model read {name} instead."
-        return {"notes": (note,)}
+        notes = encoded.extra or ()
+        if words:
+            listed = ", ".join(dict.fromkeys(words))
+            notes += (f"The tokenizer does not know {listed}: the model read {name} instead.",)
+        return {"notes": notes} if notes else {}
 
     # ---- Writing ---------------------------------------------------------------------------------
 
@@ -384,7 +462,7 @@ class TextAdapter(Adapter):
             text += added
             before = after
         inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
-        return Encoded(self._tokens(text, ids, spans, special), inputs)
+        return Encoded(self._tokens(text, ids, spans, special), inputs, extra=prompt.extra)
 
     # ---- References ------------------------------------------------------------------------------
 
@@ -463,6 +541,42 @@ def _task_of(class_name: str) -> str:
         if endings and class_name.endswith(endings):
             return task
     return "encoder"
+
+
+def _counts(encoding: Mapping[str, Any]) -> list[int]:
+    """Return how many tokens a text has, special ones left out, or each of a pair."""
+    texts = encoding["texts"]
+    if texts is None:
+        return [len(encoding["input_ids"]) - sum(map(bool, encoding["special_tokens_mask"]))]
+    return [texts.count(number) for number in range(len(PAIR))]
+
+
+def _too_long(item: Any, encoding: Mapping[str, Any], most: int | None) -> str:
+    """Say how long a text or a pair is, and what to do."""
+    count = len(encoding["input_ids"])
+    if isinstance(item, str):
+        return (
+            f"the text has {count} tokens and the model takes {most}; shorten it, or pass "
+            "truncate=True to cut it there"
+        )
+    each = " and ".join(map(str, _counts(encoding)))
+    return (
+        f"the two texts have {each} tokens, {count} with special tokens, and the model takes "
+        f"{most}; shorten them, or pass truncate=True to cut the longer one first"
+    )
+
+
+def _notes(encoding: Mapping[str, Any], whole: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a reader has to know of how a text or a pair was read."""
+    notes = []
+    read, given, texts = _counts(encoding), _counts(whole), encoding["texts"]
+    for number, (count, total) in enumerate(zip(read, given, strict=True)):
+        if count < total:
+            what = "The text" if texts is None else f"The {PAIR[number]} text"
+            notes.append(f"{what} was cut: the model read {count} of its {total} tokens.")
+    if texts and 0 in texts and texts[texts.index(1) - 1] == 0:
+        notes.append("The tokenizer puts nothing between the two texts: the model read one text.")
+    return tuple(notes)
 
 
 def padded(rows: Sequence[list[int]], fill: int, device: Any) -> Any:

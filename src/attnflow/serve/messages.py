@@ -43,6 +43,10 @@ class Explanation(TypedDict, total=False):
     ]
     prediction: Prediction | None
     text: str
+    segments: Annotated[
+        list[tuple[str, int, int]],
+        Field(description="The named parts of the text, such as the two texts of a pair."),
+    ]
     tokens: Required[list[str]]
     scores: Required[list[float]]
     layer_scores: list[list[float]]

@@ -14,13 +14,13 @@ class Question(NamedTuple):
     """What to explain, and how.
 
     Attributes:
-        texts: One text, or two to compare.
+        texts: One input, or two to compare; each is a text, or a tuple of two texts.
         options: The options of `Explainer.explain`.
         trace: Whether the answer contains the attention graph.
         page: Whether the answer contains what the page shows.
     """
 
-    texts: tuple[str, ...]
+    texts: tuple[str | tuple[str, str], ...]
     options: Options
     trace: bool
     page: bool
@@ -38,12 +38,19 @@ def question_type(limits: Limits) -> Any:
     from pydantic import ConfigDict, Field, create_model
 
     text = Annotated[str, Field(min_length=1, max_length=limits.characters)]
+    pair = Annotated[list[text], Field(min_length=2, max_length=2)]
     return create_model(
         "Question",
         __config__=ConfigDict(extra="forbid", strict=True),
         __doc__="A text, or two to compare, and the options of Explainer.explain.",
-        text=(text, Field(description="The text whose answer is explained.")),
-        compare=(text | None, Field(None, description="A second text, explained the same way.")),
+        text=(
+            text | pair,
+            Field(description="The text whose answer is explained, or a pair of two texts."),
+        ),
+        compare=(
+            text | pair | None,
+            Field(None, description="A second text or pair, explained the same way."),
+        ),
         **{row.name: _field(row) for row in OPTIONS},
         trace=(bool, Field(False, description="Include the attention graph.")),
         page=(bool, Field(False, description="Include what the page shows.")),
@@ -104,10 +111,15 @@ def read_question(body: bytes, kind: Any) -> Question:
     try:
         values = dict(kind.model_validate(given))
         text, compare, trace, page = map(values.pop, ("text", "compare", "trace", "page"))
-        texts = (text,) if compare is None else (text, compare)
+        given_texts = (text,) if compare is None else (text, compare)
+        # A list of two texts is a pair, which is a tuple in Python.
+        texts = tuple(tuple(one) if isinstance(one, list) else one for one in given_texts)
         return Question(texts, Options(**values), trace, page)
     except ValidationError as error:
-        raise _refusal(error.errors()[0], kind) from error
+        first, *others = error.errors()
+        if isinstance(first["input"], list) and others:
+            first = others[0]  # what is wrong with a list as a pair, not that it is no text
+        raise _refusal(first, kind) from error
     except OptionError as error:
         raise Refused("invalid", str(error)) from error
 
@@ -128,7 +140,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for name, value in pairs:
         if name in found:
             raise Refused("invalid", f"the field {_shown(name)} is given more than once")
-        if any(has_surrogates(part) for part in (name, value) if isinstance(part, str)):
+        parts = (name, *(value if isinstance(value, list) else [value]))
+        if any(has_surrogates(part) for part in parts if isinstance(part, str)):
             raise Refused("invalid", f"the field {_shown(name)} contains a lone surrogate")
         found[name] = value
     return found
@@ -140,6 +153,8 @@ def _refusal(error: Any, kind: Any) -> Refused:
     if not error["loc"]:
         return Refused("invalid", f"the body is {_shown(given)}; expected an object")
     name = error["loc"][0]
+    if isinstance(error["loc"][-1], int):
+        name = f"{name}[{error['loc'][-1]}]"
     if error["type"] == "extra_forbidden":
         known = ", ".join(kind.model_fields)
         return Refused("invalid", f"there is no field {_shown(name)}; expected {known}")

@@ -162,11 +162,12 @@ class Worker:
             }
         )
 
-    def _check_length(self, name: str, text: str, truncate: bool) -> None:
+    def _check_length(self, name: str, item: str | tuple[str, str], truncate: bool) -> None:
         """Refuse a text of too many tokens, before it takes memory with their square."""
-        if not text.strip():
+        texts = item if isinstance(item, tuple) else (item,)
+        if not all(text.strip() for text in texts):
             return  # the explainer has a better message for this
-        count = len(self._explainer.tokenizer(text, verbose=False)["input_ids"])
+        count = len(self._explainer.tokenizer(*texts, verbose=False)["input_ids"])
         if truncate:
             count = min(count, self._explainer.adapter.max_tokens or count)
         if count > self._limits.tokens:

@@ -27,7 +27,9 @@ def attention_report(explanation: Explanation) -> Report | None:
         scorer.scores(method, [place], relative=trace.mask is not None)[-1, 0]
         for method in ATTENTION_METHODS
     ]
-    names = labels(Tokens(explanation.text, trace.tokens, trace.spans, trace.special))
+    names = labels(
+        Tokens(explanation.text, trace.tokens, trace.spans, trace.special, explanation.segments)
+    )
     seen = scorer.sees(place)
     table = Table(
         f"What could have reached {names[place]} in layer {trace.depth}:",

@@ -18,7 +18,7 @@ from attnflow.graph import AttentionGraph
 from attnflow.tokens import Tokens
 from attnflow.view import theme
 from attnflow.view.captions import METHOD_NAMES, addition, format_score, title
-from attnflow.view.pieces import has_sign, labels
+from attnflow.view.pieces import has_sign, headed, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
         usual = explanation.scores[~np.array(explanation.special, dtype=bool)]
         figure, ax = layer_map(
             explanation.layer_scores,
-            explanation.tokens,
+            headed(explanation.pieces, explanation.tokens),
             special=explanation.special,
             layer=explanation.layer,
             top=_top(abs(usual), abs(explanation.scores)) if signed else None,
@@ -246,7 +246,8 @@ def contribution_graph(
             "explanation does not have what its edges carried; expected one of the method "
             f"'contribution' with a trace of it, got the method {explanation.method!r}"
         )
-    tokens = labels(Tokens(explanation.text, trace.tokens, trace.spans, trace.special))
+    shown = Tokens(explanation.text, trace.tokens, trace.spans, trace.special, explanation.segments)
+    tokens = headed(shown, labels(shown))
     drawn = np.sign(trace.carried) * np.sqrt(abs(trace.carried))
     figure, ax = _layered(drawn, tokens, edges, title(explanation), ax)
     theme.set_footer(ax, _below(explanation))
@@ -333,7 +334,8 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     # What speaks against the answer is hatched, too, for those who see no difference in hue.
     hatches = ["//////" if signed and score < 0 else "" for score in scores]
     look = {"color": colours, "linewidth": 0, "hatch": hatches, "edgecolor": "white"}
-    names = [theme.label(name) for name in labels(explanation.pieces)]
+    shown = explanation.pieces
+    names = [theme.label(name) for name in headed(shown, labels(shown))]
     largest = max(top, -float(scores.min()))
     numbers = [format_score(float(score), largest, signed=signed) for score in scores]
     clipped = np.clip(scores, lowest, limit)

@@ -92,7 +92,8 @@ def inline_html(explanation: Explanation) -> str:
     for piece, shade in zip(shown, shades(explanation, shown), strict=True):
         text = escaped(piece.text, line_breaks=True)
         if not piece.tokens:
-            spans.append(text)
+            # The direction of the text does not depend on our own words.
+            spans.append(f"<bdi><b>{text}</b></bdi>" if piece.label else text)
             continue
         total = float(explanation.scores[list(piece.tokens)].sum())
         score = format_score(total, largest, signed=signed)

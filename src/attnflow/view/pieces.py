@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attnflow.explanation import Explanation
+from attnflow.fields import Segment
 from attnflow.options import ANSWER_METHODS
 from attnflow.segment import clusters
 from attnflow.tokens import Span, Tokens
@@ -18,10 +19,12 @@ class Piece(NamedTuple):
         text: A part of the text, or the name of a token that is not in the text.
         tokens: The indices of the tokens shown: none for what lies between tokens, several where
             tokens share a character.
+        label: Whether it is the name of a segment, with a colon and a space, and not of the text.
     """
 
     text: str
     tokens: tuple[int, ...]
+    label: bool = False
 
 
 def pieces(tokens: Tokens) -> list[Piece]:
@@ -32,9 +35,9 @@ def pieces(tokens: Tokens) -> list[Piece]:
 
     Returns:
         The pieces in the order of the text. Joined, they are the text, with the names of tokens
-        that have no span set apart by spaces, each in its place among the tokens. The piece of a
-        token has no whitespace around it, unless the token is whitespace, and never ends within
-        what a reader sees as one character.
+        that have no span set apart by spaces, each in its place among the tokens, and the name of
+        each segment before it. The piece of a token has no whitespace around it, unless the token
+        is whitespace, and never ends within what a reader sees as one character.
     """
     text, names = tokens.text, tokens.names
     placed: list[tuple[int, int, int]] = []
@@ -49,8 +52,16 @@ def pieces(tokens: Tokens) -> list[Piece]:
     waiting: list[int] = []  # tokens without characters of their own, before any piece
     last = -1  # the piece of the last token shown
     cursor = 0
+    begin = _heads(tokens, placed)
     # The sort is stable: tokens that share a character keep their order.
     for rank, (start, end, index) in enumerate(sorted(placed, key=lambda item: item[0])):
+        for segment in begin.get(index, ()):
+            # A token that ends a segment, such as [SEP], stays with it.
+            if rank:
+                shown += [Piece(names[i], (i,)) for i in named.pop(rank, [])]
+            shown.append(Piece(text[cursor : max(cursor, segment.start)], ()))
+            cursor = max(cursor, segment.start)
+            shown.append(Piece(f"{segment.name}: ", (), label=True))
         if start > cursor:
             shown.append(Piece(text[cursor:start], ()))
             cursor = start
@@ -71,6 +82,40 @@ def pieces(tokens: Tokens) -> list[Piece]:
     shown.append(Piece(text[cursor:], ()))
     shown += [Piece(names[i], (i,)) for i in (*waiting, *named.get(len(placed), []))]
     return _set_apart([piece for piece in shown if piece.text], tokens.spans)
+
+
+def _heads(tokens: Tokens, placed: Sequence[tuple[int, int, int]]) -> dict[int, list[Segment]]:
+    """Return the segments that have a name, by their first tokens.
+
+    `placed` has the start and end of tokens in the text, and their indices.
+    """
+    found: dict[int, list[Segment]] = {}
+    for segment in sorted(tokens.segments, key=lambda segment: segment.start):
+        inside = (i for start, end, i in sorted(placed) if segment.start <= start < segment.end)
+        first = next(inside, None)
+        if segment.name and first is not None:
+            found.setdefault(first, []).append(segment)
+    return found
+
+
+def headed(tokens: Tokens, names: Sequence[str]) -> list[str]:
+    """Return the names of tokens, that of the first in a segment with the segment's before it.
+
+    Example:
+        >>> from attnflow.tokens import joined
+        >>> text, segments = joined(("keys open", "doors"))
+        >>> spans = ((0, 4), (5, 9), (10, 15))
+        >>> tokens = Tokens(text, ("keys", "open", "doors"), spans, (False,) * 3, segments)
+        >>> headed(tokens, tokens.names)
+        ['first: keys', 'open', 'second: doors']
+    """
+    shown = list(names)
+    placed = [(*span, i) for i, span in enumerate(tokens.spans) if span is not None]
+    for index, segments in _heads(tokens, placed).items():
+        for segment in segments:
+            if shown[index] != segment.name:
+                shown[index] = f"{segment.name}: {shown[index]}"
+    return shown
 
 
 def _whole_spans(tokens: Tokens) -> list[Span | None]:
@@ -144,7 +189,13 @@ def labels(tokens: Tokens) -> list[str]:
     names = []
     for index, span in enumerate(_whole_spans(tokens)):
         part = "" if span is None else tokens.text[span[0] : span[1]]
-        names.append(part.strip() or part or tokens.names[index])
+        own = tokens.names[index]
+        if span and any(
+            one.name == own and one.start <= span[0] and span[1] <= one.end
+            for one in tokens.segments
+        ):
+            part = own  # a whole segment goes by its name
+        names.append(part.strip() or part or own)
     counts = Counter(names)
     seen: Counter[str] = Counter()
     for index, name in enumerate(names):

@@ -107,7 +107,9 @@ def render(
     parts = pieces(explanation.pieces)
     for piece, shade in zip(parts, shades(explanation, parts), strict=True):
         content = visible(piece.text, encoding)
-        if not piece.tokens:
+        if piece.label:
+            text.append(content, Style(bold=True))
+        elif not piece.tokens:
             text.append(content)
         elif shade is None:
             text.append(content, Style(color=_FAINT, dim=not colour))

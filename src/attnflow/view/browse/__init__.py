@@ -28,7 +28,7 @@ from attnflow.errors import DataError, OptionError
 from attnflow.explanation import Explanation
 from attnflow.io.records import require_pyarrow
 from attnflow.options import ANSWER_METHODS
-from attnflow.tokens import Tokens
+from attnflow.tokens import Tokens, joined
 from attnflow.view import page
 from attnflow.view.captions import METHOD_NAMES, model_name
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
@@ -185,7 +185,9 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
             strict=True,
         )
         spans = tuple(None if first is None else (first, last) for first, last, *_ in lists)
-        shown = pieces(Tokens(record["text"], record["tokens"], spans, record["special"]))
+        pair = record.get("pair")
+        text, segments = (record["text"], ()) if pair is None else joined((record["text"], pair))
+        shown = pieces(Tokens(text, record["tokens"], spans, record["special"], segments))
         scores = [float(f"{score:.4g}") for score in record["scores"]]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"a row of the data set cannot be read: {error}") from error
@@ -194,7 +196,10 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "row": record["row"],
         "id": _shown(record["id"]),
-        "pieces": [[_plain(piece.text), list(piece.tokens)] for piece in shown],
+        "pieces": [
+            [_plain(piece.text), list(piece.tokens), *([True] if piece.label else [])]
+            for piece in shown
+        ],
         "direction": direction(record["text"]),
         "scores": scores,
         "special": [i for i, special in enumerate(record["special"]) if special],
@@ -314,7 +319,7 @@ def _option(value: Any) -> str:
 
 def _static(data: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
     """Return what is shown where scripts do not run."""
-    lines = ["".join(text for text, _ in row["pieces"]) for row in rows[:20]]
+    lines = ["".join(text for text, *_ in row["pieces"]) for row in rows[:20]]
     items = "\n".join(f'<li dir="auto">{escape(line[:MOST_VALUE])}</li>' for line in lines)
     return (
         f"<h1>{escape(data['name'])}</h1>\n<p>{escape(data['subtitle'])}</p>\n"

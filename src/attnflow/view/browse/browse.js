@@ -490,9 +490,9 @@ class Browser {
       0,
     );
     const box = make.call(this, "div", { class: kind, dir: row.direction });
-    for (const [text, tokens] of row.pieces.slice(0, most)) {
+    for (const [text, tokens, label] of row.pieces.slice(0, most)) {
       if (!tokens.length) {
-        box.append(text);
+        box.append(label ? make.call(this, "b", {}, text) : text);
         continue;
       }
       const score = pieceScore(row, tokens);

@@ -20,11 +20,12 @@ export function plain(text) {
  * Return the text of a row as it is searched: its text, its id and its answer.
  *
  * A row is {row, id, pieces, scores, special, answer, probability, saturation, ...}; pieces are pairs
- * of a part of the text and the tokens that it stands for.
+ * of a part of the text and the tokens that it stands for; the name of a segment has true after these.
  */
 export function searchText(row) {
+  const isSpecial = (token) => row.special.includes(token);
   const text = row.pieces
-    .filter(([, tokens]) => !tokens.length || !tokens.every((token) => row.special.includes(token)))
+    .filter(([, tokens, label]) => !label && (!tokens.length || !tokens.every(isSpecial)))
     .map(([part]) => part)
     .join("");
   return plain(`${text}\n${row.id}\n${row.answer ?? ""}`);

@@ -60,7 +60,9 @@ def data(explanation: Explanation) -> dict[str, Any]:
     # The tokens that the model was given. The explanation may have left out or summed some.
     shown = explanation.pieces
     if trace is not None:
-        shown = Tokens(explanation.text, trace.tokens, trace.spans, trace.special)
+        shown = Tokens(
+            explanation.text, trace.tokens, trace.spans, trace.special, explanation.segments
+        )
     names = labels(shown) if explanation.grid is None else shown.names
     picture = explanation.picture
     return {
@@ -69,7 +71,10 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
         "labels": [visible(name, line_breaks=False) for name in names],
         "special": list(shown.special),
-        "pieces": [[visible(piece.text), list(piece.tokens)] for piece in pieces(shown)],
+        "pieces": [
+            [visible(piece.text), list(piece.tokens), *([True] if piece.label else [])]
+            for piece in pieces(shown)
+        ],
         "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
         "direction": direction(explanation.text),
         "saved": _saved(explanation),
@@ -99,7 +104,8 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
     """Return what is shown of contributions: words, the text with its shades, and a row a token.
 
     A piece is its text, its share of the largest score from -1 to 1, and its score in words; both
-    are None between tokens, and the share of special tokens is.
+    are None between tokens, and the share of special tokens is. The name of a segment has True
+    after these.
     """
     scores = explanation.scores
     largest = float(abs(scores).max(initial=0.0))
@@ -133,6 +139,7 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
                 visible(piece.text),
                 shade,
                 score(scores[list(piece.tokens)].sum()) if piece.tokens else None,
+                *([True] if piece.label else []),
             ]
             for piece, shade in zip(shown, shades(explanation, shown), strict=True)
         ],
@@ -167,6 +174,20 @@ def style() -> str:
     return asset("page/page.css")
 
 
+def _static_text(explanation: Explanation) -> str:
+    """Return the text as HTML, with the names of its segments."""
+    if not explanation.segments:
+        return escaped(explanation.text, line_breaks=True)
+    shown = pieces(explanation.pieces)
+    return "".join(
+        f"<bdi><b>{escaped(piece.text)}</b></bdi>"
+        if piece.label
+        else escaped(piece.text, line_breaks=True)
+        for piece in shown
+        if not all(explanation.special[i] for i in piece.tokens) or not piece.tokens
+    )
+
+
 def _static(explanation: Explanation) -> str:
     """Return what is shown where scripts do not run."""
     form = ".3g" if not has_sign(explanation) else "+.3g"
@@ -176,7 +197,7 @@ def _static(explanation: Explanation) -> str:
     blocks = [
         f"<h1>{captions.METHOD_NAMES[explanation.method]}</h1>",
         f"<p>{escaped(captions.headline(explanation))}</p>",
-        f'<p dir="auto">{escaped(explanation.text, line_breaks=True)}</p>',
+        f'<p dir="auto">{_static_text(explanation)}</p>',
         *(f"<p>{name}: {escaped(value)}</p>" for name, value in facts if value),
         f"<p>{escaped(captions.reading(explanation))} The highest: {escaped(best)}.</p>",
         *(f"<p>{escaped(note)}</p>" for note in explanation.notes),

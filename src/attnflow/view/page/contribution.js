@@ -100,8 +100,9 @@ export const contributionPart = {
       }
       box.append(cells);
     } else {
-      for (const [text, share, score] of contribution.pieces) {
-        box.append(score === null ? text : chip(text, share, score));
+      for (const [text, share, score, label] of contribution.pieces) {
+        const between = label ? make("b", {}, text) : text;
+        box.append(score === null ? between : chip(text, share, score));
       }
     }
     this.contributionScale = make("canvas", {

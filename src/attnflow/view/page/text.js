@@ -60,8 +60,8 @@ export const textPart = {
       });
       box.append(specials, cells, ...(plain ? [plain] : []));
     } else {
-      for (const [text, tokens] of data.pieces) {
-        box.append(tokens.length ? chip(text, tokens) : text);
+      for (const [text, tokens, label] of data.pieces) {
+        box.append(tokens.length ? chip(text, tokens) : label ? make("b", {}, text) : text);
       }
     }
     if (can) {
