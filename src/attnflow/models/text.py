@@ -207,8 +207,9 @@ class TextAdapter(Adapter):
                 return TextError(
                     f"the tokenizer finds no token in the {name} text of the pair, {item[number]!r}"
                 )
-        types = encoding.get("token_type_ids") if "token_type_ids" in self._takes else None
-        known = getattr(self.model.config, "type_vocab_size", None)
+        types = encoding.get("token_type_ids")
+        takes = "token_type_ids" in self._takes
+        known = getattr(self.model.config, "type_vocab_size", None) if takes else None
         if types and known and max(types) >= known:
             return TextError(
                 f"the tokenizer gives the two texts token types up to {max(types)}, and "
@@ -224,8 +225,13 @@ class TextAdapter(Adapter):
                 shift = segments[texts[i]].start if texts and texts[i] is not None else 0
                 spans.append((int(start) + shift, int(end) + shift))
         inputs = {name: list(encoding[name]) for name in encoding if name in self._takes}
-        tokens = self._tokens(text, ids, spans, special, segments)
-        return Encoded(tokens, inputs, extra=_notes(encoding, whole))
+        tokens, notes = self._tokens(text, ids, spans, special, segments), _notes(encoding, whole)
+        if segments and types is None and (known or 0) > 1:
+            notes += (
+                f"The tokenizer gives no token types, and {self.name} knows {known}: it read both "
+                "texts as of the first.",
+            )
+        return Encoded(tokens, inputs, extra=notes)
 
     def _tokens(
         self,
