@@ -1,8 +1,10 @@
 """Two texts that a model reads as a pair: NLI models, rerankers, cross-encoders."""
 
+import inspect
 import io
 import json
 import sys
+import time
 
 import numpy as np
 import pyarrow.parquet
@@ -17,14 +19,22 @@ from attnflow.dataset import load_attentions
 from attnflow.evaluate.run import evaluate
 from attnflow.evaluate.stored import evaluate_stored
 from attnflow.importance import blank_out, integrated_gradients
+from attnflow.options import Options
 from attnflow.serve import Limits
-from attnflow.serve.answer import Refused
+from attnflow.serve.answer import Answer, Refused
+from attnflow.serve.metrics import Metrics
 from attnflow.serve.openapi import openapi
-from attnflow.serve.question import question_type, read_question
+from attnflow.serve.question import Question, question_type, read_question
+from attnflow.serve.queue import FairQueue, Job
+from attnflow.serve.worker import Worker
 from attnflow.view.browse import browse, explain_row
 from attnflow.view.pieces import labels
+from tests.support.architectures import CAUSAL, MODELS, build
 from tests.support.text import SIZES, VOCABULARY, classifier, decoder, decoder_tokenizer, encoder
 from tests.support.tiny import sharpen
+
+# DeBERTa calls it when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 PAIR = ("the keys are on the tables", "a cabinet")
 OTHER = ("no one will forget", "that film is on the table")
@@ -126,6 +136,23 @@ def test_contributions_add_up_to_the_answer_for_the_pair(explainer):
     assert found.value != pytest.approx(
         explainer.explain(PAIR[0], target="good", contrast="bad").value, abs=1e-3
     )
+
+
+@pytest.mark.parametrize("family", [name for name in MODELS if name not in CAUSAL])
+def test_every_encoder_reads_pairs_as_its_tokenizer_gives_them(family):
+    explainer = Explainer(build(family, type_vocab_size=2), tokenizer())
+    pair = ("the keys are", "on the [MASK]")
+    model, inputs = build(family, "eager", type_vocab_size=2), encoded(explainer, pair)
+    taken = inspect.signature(model.forward).parameters
+    with torch.no_grad():
+        given = {name: values for name, values in inputs.items() if name in taken}
+        rows = model(**given, output_attentions=True).attentions
+    found = explainer.explain(pair, method="raw", position=1)
+    expected = torch.stack(rows)[:, 0].mean(dim=1)[:, 1].numpy()
+    assert np.allclose(found.layer_scores, expected, atol=1e-5)
+    answer = explainer.explain(pair)
+    error = abs(answer.scores.sum() + answer.bias - answer.value)
+    assert error < 1e-4 * np.abs(answer.scores).sum()
 
 
 def test_encoders_and_masked_language_models_read_pairs(masked):
@@ -493,6 +520,20 @@ def test_a_question_may_have_a_pair():
     assert found.texts == (("the keys", "a film"), "the table")
     schema = openapi()["components"]["schemas"]["Question"]["properties"]["text"]
     assert [one["type"] for one in schema["anyOf"]] == ["string", "array"]
+
+
+def test_the_server_answers_a_question_about_a_pair(explainer):
+    limits, metrics = Limits(tokens=len(NAMES)), Metrics("pairs", "classification", lambda: 0)
+    queue = FairQueue(limits)
+    told = []
+    for pair in (PAIR, OTHER):
+        question = Question((pair,), Options(), False, True)
+        queue.put(Job(question, "here", time.monotonic() + 60, told.append))
+        assert Worker(explainer, queue, limits, metrics).work(0)
+    done, refused = (json.loads(one.body) for one in told if isinstance(one, Answer))
+    assert done["explanations"][0]["segments"][1] == ["second", 27, 36]
+    assert ["second: ", [], True] in done["pages"][0]["pieces"]
+    assert "13 tokens, and this server accepts 12" in refused["error"]["message"]
 
 
 @pytest.mark.parametrize(
