@@ -190,11 +190,10 @@ def _item(row: Row, plan: Plan) -> str | tuple[str, str]:
 
 
 class _Item(NamedTuple):
-    """A text that was read: its row's number in the shard, and the position if it is known."""
+    """A text that was read, and its row's number in the shard."""
 
     number: int
     text: Encoded
-    place: int | None
 
 
 Results = list[tuple[int, Found | str]]
@@ -219,7 +218,8 @@ def _explain(
                     f"the text has {len(text.tokens)} tokens, which take about {_mib(needed)}, "
                     f"more than the {_mib(plan.memory)} of memory"
                 )
-            items.append(_Item(index, text, adapter.position(text, options.position, None)))
+            adapter.position(text, options.position, None)
+            items.append(_Item(index, text))
         except AttnflowError as error:
             yield index, str(error)
     _check_room(explainer, [len(item.text.tokens) for item in items], plan)
@@ -254,8 +254,8 @@ def _run(
 ) -> Iterator[tuple[list[_Item], Ran | str]]:
     """Run the model on a batch. Where it fails, each text runs by itself, or has a reason."""
 
-    def run(texts: list[Encoded], positions: list[int]) -> Ran:
-        return explainer.adapter.run(texts, [[position] for position in positions], options)
+    def run(texts: list[Encoded]) -> Ran:
+        return explainer.run(texts, options)
 
     return _attempt(run, batch)
 
@@ -263,8 +263,8 @@ def _run(
 def _contributed(explainer: Explainer, batch: list[_Item], options: Options) -> Iterator[Any]:
     """Yield what the answer for each text of a batch came from, or why it failed."""
 
-    def run(texts: list[Encoded], positions: list[int]) -> list[Explanation]:
-        return explainer.contributions(texts, positions, options)
+    def run(texts: list[Encoded]) -> list[Explanation]:
+        return explainer.contributions(texts, options)
 
     for part, found in _attempt(run, batch):
         for row, item in enumerate(part):
@@ -281,13 +281,12 @@ Result = TypeVar("Result")
 
 
 def _attempt(
-    run: Callable[[list[Encoded], list[int]], Result], batch: list[_Item]
+    run: Callable[[list[Encoded]], Result], batch: list[_Item]
 ) -> Iterator[tuple[list[_Item], Result | str]]:
     """Run a batch. If it fails, run its texts one by one, with a reason for each failure."""
-    positions = [len(item.text.tokens) - 1 if item.place is None else item.place for item in batch]
     result: Result | str
     try:
-        result = run([item.text for item in batch], positions)
+        result = run([item.text for item in batch])
     except MemoryError:
         raise
     except Exception as error:  # a text that the model fails on does not stop the others

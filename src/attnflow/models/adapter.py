@@ -93,11 +93,18 @@ class Asked(NamedTuple):
             model predicts there. The answer is the sum over the positions.
         contrast: The one that they are compared with; None is none.
         before: Tokens to be written after the text first: what two words have in common.
+        others: What the target at each position is compared with, if that is not the same at all.
     """
 
     targets: tuple[int | None, ...] = (None,)
     contrast: int | None = None
     before: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+
+    @property
+    def contrasts(self) -> tuple[int | None, ...]:
+        """What the target at each position is compared with; None is nothing."""
+        return self.others or (self.contrast,) * len(self.targets)
 
     @property
     def same(self) -> bool:
@@ -114,12 +121,16 @@ class Ran(NamedTuple):
             (P, classes), or (1, classes) where there is one answer for all; None without a head.
         targets: For each input the target of each position.
         contrast: What the targets are compared with; None is nothing.
+        batch: The inputs.
+        positions: The positions of each that were asked about.
     """
 
     captured: Any
     logits: list[NDArray[np.float64] | None]
     targets: list[list[int]]
     contrast: int | None = None
+    batch: Sequence[Encoded] = ()
+    positions: Sequence[Sequence[int]] = ()
 
     def reads(self, row: int) -> NDArray[np.float64] | None:
         """Return what the head reads of each position of an input; None if it is not known."""
@@ -133,14 +144,14 @@ class Contributed(NamedTuple):
     Attributes:
         found: What `attnflow.capture.contribute` gave for the batch.
         row: Which input of the batch it is.
-        prediction: What the model answered.
+        prediction: What the model answered; None if it is a number.
         asked: What was asked about, the target included.
         scores: The contribution of each position of the graph.
     """
 
     found: Any
     row: int
-    prediction: Prediction
+    prediction: Prediction | None
     asked: Asked
     scores: NDArray[np.float64]
 
@@ -351,7 +362,7 @@ class Adapter(ABC):
                 "one of them"
             )
         if options.check:
-            self.check_answers()
+            self.check_replaces()
         fast = getattr(self.tokenizer, "is_fast", False)
         if options.units != "tokens" and not fast:
             raise OptionError(
@@ -459,11 +470,34 @@ class Adapter(ABC):
         own, count = logits[..., target], logits.shape[-1]
         if contrast is not None:
             return own - logits[..., contrast]
-        if count == 1 or (self.has_classes and self.multi_label):
+        if not self.compares or count == 1:
             return own
         if self.has_classes:
             return own - (logits.sum(-1) - own) / (count - 1)
         return own - logits.mean(-1)
+
+    @property
+    def compares(self) -> bool:
+        """Whether an answer without a contrast is compared with the mean of the others."""
+        alone = self.has_classes and (self.multi_label or self.outputs == 1)
+        return not alone
+
+    def predicted(self, logits: NDArray[np.float64], encoded: Encoded | None) -> Prediction | None:
+        """Return what the model predicts at some positions together; None if it is a number.
+
+        Args:
+            logits: The logits, of shape (P, classes).
+            encoded: The input, where that is known.
+        """
+        if self.has_classes and self.outputs == 1 and not self.multi_label:
+            return None
+        top = [int(index) for index in logits.argmax(axis=1)]
+        best = logits[np.arange(len(top)), top]
+        if self.has_classes and self.multi_label:
+            shares = 1 / (1 + np.exp(-best))
+        else:
+            shares = 1 / np.exp(logits - best[:, None]).sum(axis=1)
+        return Prediction(self.joined(top, encoded), top[0], float(shares.prod()))
 
     @property
     def labels(self) -> dict[int, str]:
@@ -479,8 +513,13 @@ class Adapter(ABC):
         name = self.tokenizer.decode([index]) or self.tokenizer.convert_ids_to_tokens(index)
         return str(name)
 
-    def joined(self, indices: Sequence[int]) -> str:
-        """Return what the classes or tokens at several positions are called together."""
+    def joined(self, indices: Sequence[int], encoded: Encoded | None = None) -> str:
+        """Return what the classes or tokens at several positions are called together.
+
+        Args:
+            indices: The class or token at each position.
+            encoded: The input, where that is known.
+        """
         if len(indices) == 1:
             return self.label(indices[0])
         if self.has_classes:
@@ -545,6 +584,24 @@ class Adapter(ABC):
         Raises:
             AttnflowError: If there is no such position.
         """
+
+    def located(self, batch: Sequence[Encoded], options: Options) -> list[tuple[list[int], Asked]]:
+        """Return the positions at which each answer is read, and what is asked there.
+
+        Args:
+            batch: The inputs.
+            options: The options.
+
+        Raises:
+            AttnflowError: If there is no such position, class or token.
+        """
+        asked = self.asked(options.target, options.contrast) if self.answers else Asked()
+        places = [self.position(encoded, options.position, None) for encoded in batch]
+        # A position that depends on the graph is the last, until the graph is there.
+        return [
+            ([len(encoded.tokens) - 1 if place is None else place], asked)
+            for encoded, place in zip(batch, places, strict=True)
+        ]
 
     @property
     def head_chooses(self) -> bool:
@@ -628,13 +685,14 @@ class Adapter(ABC):
 
         def answer(outputs: Any, *, mean: bool) -> Any:
             """Return each answer, compared with the mean of the others if there is no contrast."""
-            values = []
+            values, plain = [], wanted.contrast is None and not mean
             for row in range(len(batch)):
                 logits = self.logits(outputs, row, positions[row], where)
-                target = chosen(logits, row)[0]
-                plain = wanted.contrast is None and not mean
-                own = logits[0][target]
-                values.append(own if plain else self.value(logits[0], target, wanted.contrast))
+                parts = [
+                    own[target] if plain else self.value(own, target, wanted.contrast)
+                    for own, target in zip(logits, chosen(logits, row), strict=False)
+                ]
+                values.append(torch.stack(parts).sum())
             return torch.stack(values)
 
         gradient = options.edges == "gradient"
@@ -655,7 +713,7 @@ class Adapter(ABC):
             logits = self.logits(captured.outputs, row, positions[row], where)
             found.append(logits.detach().double().cpu().numpy())
             picked.append(chosen(logits, row))
-        return Ran(captured, found, picked, wanted.contrast)
+        return Ran(captured, found, picked, wanted.contrast, batch, positions)
 
     def contribute(
         self,
@@ -693,8 +751,8 @@ class Adapter(ABC):
                 logits = self.logits(outputs, row, positions[row], where)
                 pairs = list(zip(logits, one.targets, strict=True))
                 targets.append(tuple(int(x.argmax()) if t is None else t for x, t in pairs))
-                parts = zip(logits, targets[-1], strict=True)
-                own = [self.value(x, target, one.contrast) for x, target in parts]
+                parts = zip(logits, targets[-1], one.contrasts, strict=True)
+                own = [self.value(x, target, other) for x, target, other in parts]
                 values.append(torch.stack(own).sum())
             return torch.stack(values)
 
@@ -720,7 +778,7 @@ class Adapter(ABC):
                 Contributed(
                     found,
                     row,
-                    predict(logits.detach().double().cpu().numpy(), self.joined),
+                    self.predicted(logits.detach().double().cpu().numpy(), encoded),
                     one._replace(targets=targets[row]),
                     self.by_position(found, row, encoded),
                 )
@@ -757,7 +815,7 @@ class Adapter(ABC):
             Contributed(
                 wrapped,
                 row,
-                predict(found.logits[row][None].double().numpy(), self.joined),
+                self.predicted(found.logits[row][None].double().numpy(), encoded),
                 one._replace(targets=(found.targets[row],)),
                 self.by_position(wrapped, row, encoded),
             )
@@ -815,13 +873,12 @@ class Adapter(ABC):
         """Return the offsets that each layer attends over; None reads them off the attention."""
         return None
 
-    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any) -> dict[str, Any]:
         """Return other arguments of `Explanation`.
 
         Args:
             encoded: The input.
             outputs: What the model returned.
-            position: The position explained; None if it is the answer.
         """
         return {}
 
@@ -834,7 +891,7 @@ class Adapter(ABC):
         rows = logits if len(logits) > 1 else [logits[0]] * len(targets)
         contrast = None if ran.contrast is None else self.label(ran.contrast)
         return [
-            Answer(predict(values[None], self.joined), self.label(target), contrast)
+            Answer(self.predicted(values[None], None), self.label(target), contrast)
             for values, target in zip(rows, targets, strict=True)
         ]
 
@@ -885,12 +942,21 @@ class Adapter(ABC):
 
     # ---- References ------------------------------------------------------------------------------
 
-    def check_answers(self) -> None:
-        """See that the model answers with a probability.
+    def check_replaces(self) -> None:
+        """See that parts of an input can be replaced.
 
         Raises:
-            ModelError: If it does not.
+            ModelError: If they cannot.
         """
+        return
+
+    def check_answers(self) -> None:
+        """See that the model answers with a probability, and parts of an input can be replaced.
+
+        Raises:
+            ModelError: If that is not so.
+        """
+        self.check_replaces()
         if not self.answers:
             raise ModelError(
                 f"{self.name} has no head and predicts nothing, so no token can matter to its "
@@ -903,6 +969,23 @@ class Adapter(ABC):
                 "config.problem_type='multi_label_classification', which makes the output a "
                 "probability"
             )
+
+    def answer_logits(self, outputs: Any, position: int | None) -> Any:
+        """Return the logits of a batch that an answer is read from, of shape (B, classes).
+
+        Args:
+            outputs: What the model returned.
+            position: Where the answer is read; None if there is one for the whole input.
+
+        Raises:
+            ModelError: If the model returned no logits.
+        """
+        logits = getattr(outputs, "logits", None)
+        if logits is None:
+            logits = getattr(outputs, "prediction_logits", None)
+        if logits is None:
+            raise ModelError(f"{self.name} returns no logits to read an answer from")
+        return logits if position is None else logits[:, position]
 
     def fill(self, replacement: int | str, name: str = "replacement") -> int:
         """Return the id of the token that others are replaced by.
@@ -1072,24 +1155,6 @@ class Adapter(ABC):
 
 
 # ---- What adapters share -------------------------------------------------------------------------
-
-
-def predict(logits: NDArray[np.float64], joined: Callable[[Sequence[int]], str]) -> Prediction:
-    """Return what logits of shape (P, classes) predict at P positions together.
-
-    Args:
-        logits: The logits.
-        joined: Names the classes or tokens that are predicted, one for each position.
-
-    Example:
-        >>> found = predict(np.log([[0.25, 0.75], [0.5, 0.5]]), str)
-        >>> found.label, round(found.probability, 3)
-        ('[1, 0]', 0.375)
-    """
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares = exponentials.max(axis=1) / exponentials.sum(axis=1)
-    top = [int(index) for index in logits.argmax(axis=1)]
-    return Prediction(joined(top), top[0], float(shares.prod()))
 
 
 def with_own(edges: NDArray[np.float64], entering: NDArray[np.float64]) -> NDArray[np.float64]:

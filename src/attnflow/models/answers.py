@@ -256,13 +256,9 @@ def run(explainer: Explainer, readings: list[Reading]) -> Any:
             position = 0
         with borrowed(model, None), _unpadded(explainer):
             outputs = forward(model, {**inputs, "return_dict": True})
-        logits = getattr(outputs, "logits", None)
-        if logits is None:
-            logits = getattr(outputs, "prediction_logits", None)
-        if logits is None:
-            raise ModelError(f"{type(model).__name__} returns no logits to read an answer from")
         # In float64: a probability near 1 keeps its digits.
-        return (logits if position is None else logits[:, position]).to("cpu", torch.float64)
+        logits = explainer.adapter.answer_logits(outputs, position)
+        return logits.to("cpu", torch.float64)
 
 
 @contextmanager

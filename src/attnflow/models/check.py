@@ -52,11 +52,12 @@ def checked(
         return explanation  # a note says that there is no difference to explain
     # The answer is the sum over its positions, each of which is asked about by itself.
     questions = [
-        Question(place, target, asked.contrast)
-        for place, target in zip(places, asked.targets, strict=True)
+        Question(place, target, None) for place, target in zip(places, asked.targets, strict=True)
     ]
     read = adapter.readings([encoded] * len(questions), questions, options.truncate)
-    readings = [one._replace(contrast=asked.contrast) for one in read]
+    readings = [
+        one._replace(contrast=contrast) for one, contrast in zip(read, asked.contrasts, strict=True)
+    ]
     fill = adapter.fill("auto")
     units = [
         (index, group)
@@ -86,7 +87,10 @@ def checked(
         effects,
         value=whole.value,
         removed=without.value,
-        answers=(adapter.joined(whole.predicted), adapter.joined(without.predicted)),
+        answers=(
+            adapter.joined(whole.predicted, encoded),
+            adapter.joined(without.predicted, encoded),
+        ),
         replacement=adapter.fill_name(fill),
     )
     return replace(explanation, check=check)

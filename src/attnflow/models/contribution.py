@@ -51,14 +51,16 @@ def contributions(
     details = {
         "model": model,
         "task": adapter.task,
-        **adapter.details(encoded, found.found.outputs, None),
+        **adapter.details(encoded, found.found.outputs),
     }
+    if not adapter.compares:
+        details["options"] = {**details.get("options", {}), "compared": False}
     return explained(
         encoded.tokens,
         Scored(scores, int(weights.argmax()), None, (), False),
         1,
         options,
-        answer_of(adapter, found),
+        answer_of(adapter, found, encoded),
         trace,
         {
             **details,
@@ -87,14 +89,15 @@ def _weights(
     return weights
 
 
-def answer_of(adapter: Adapter, found: Contributed) -> Answer:
+def answer_of(adapter: Adapter, found: Contributed, encoded: Encoded) -> Answer:
     """Return the answer and what it is made of."""
     targets = [target for target in found.asked.targets if target is not None]
-    contrast = found.asked.contrast
+    others, contrast = found.asked.others, found.asked.contrast
+    compared = None if contrast is None else adapter.label(contrast)
     return Answer(
         found.prediction,
-        adapter.joined(targets),
-        None if contrast is None else adapter.label(contrast),
+        adapter.joined(targets, encoded),
+        adapter.joined(others, encoded) if others else compared,
         found.value,
         found.bias,
     )
@@ -104,7 +107,7 @@ def notes_on(adapter: Adapter, found: Contributed) -> list[str]:
     """Return what a reader of contributions has to be warned of."""
     notes = [found.note] if found.note else []
     if found.asked.same:
-        name = adapter.label(found.prediction.index)
+        name = adapter.label(found.asked.contrast or 0)
         notes.append(
             f"The contrast, {name!r}, is what the model predicts, so there is no difference to "
             "explain. Give the target, too."

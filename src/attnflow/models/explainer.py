@@ -198,16 +198,24 @@ class Explainer:
         adapter = self.adapter
         for batch in adapter.batches(list(inputs), chosen):
             numbers, encoded = [index for index, _ in batch], [item for _, item in batch]
-            places = [adapter.position(item, chosen.position, None) for item in encoded]
-            known = _known(encoded, places)
             if chosen.method in ANSWER_METHODS:
-                asked = [adapter.asked(chosen.target, chosen.contrast)] * len(batch)
-                found = self._contributions(encoded, chosen, asked, [[place] for place in known])
+                found = self._contributions(encoded, chosen, adapter.located(encoded, chosen))
                 yield from zip(numbers, found, strict=True)
                 continue
-            ran = adapter.run(encoded, [[place] for place in known], chosen)
+            ran = self.run(encoded, chosen)
             for row, (index, item) in enumerate(batch):
                 yield index, self._explained(ran, row, item, None, chosen)[0]
+
+    def run(self, encoded: Sequence[Encoded], options: Options) -> Ran:
+        """Run the model on inputs, with its attention captured.
+
+        Args:
+            encoded: The inputs, which run together.
+            options: The options.
+        """
+        located = self.adapter.located(encoded, options)
+        places, targets = [own for own, _ in located], [asked.targets for _, asked in located]
+        return self.adapter.run(encoded, places, options, targets)
 
     def chosen(self, options: Options) -> Options:
         """Return options checked for this model, with the method that "auto" is.
@@ -360,15 +368,16 @@ class Explainer:
     def _answer_scores(self, encoded: Encoded, question: Question, chosen: Options) -> LayerScores:
         """Score an input by a method that explains its answer, in one row."""
         adapter = self.adapter
-        [place] = _known([encoded], [adapter.position(encoded, question.position, None)])
-        asked = Asked(
-            (adapter.target(question.target),), adapter.target(question.contrast, "contrast")
+        wanted = chosen.replace(
+            position=question.position, target=question.target, contrast=question.contrast
         )
-        [found] = adapter.contribute([encoded], [[place]], chosen, [asked])
-        count = seen(adapter, encoded, place, found)
+        [(places, asked)] = adapter.located([encoded], wanted)
+        [found] = adapter.contribute([encoded], [places], chosen, [asked])
+        place = places[0]
+        count = seen(adapter, encoded, max(places), found)
         position = encoded.source + place if adapter.asks_about_targets else place
         scores = by_token(found.scores[None], encoded)[:, :count]
-        answer = answer_of(adapter, found)
+        answer = answer_of(adapter, found, encoded)
         return LayerScores(
             encoded.tokens.first(count),
             position,
@@ -445,30 +454,26 @@ class Explainer:
         """
         return self.adapter.weights(encoded, position, ran.reads(row), causal)
 
-    def contributions(
-        self, encoded: Sequence[Encoded], places: Sequence[int], options: Options
-    ) -> list[Explanation]:
+    def contributions(self, encoded: Sequence[Encoded], options: Options) -> list[Explanation]:
         """Explain what the answers for some inputs came from, without traces.
 
         Args:
             encoded: The inputs, which run together.
-            places: The position of each at which its answer is read.
             options: The options.
         """
-        asked = self.adapter.asked(options.target, options.contrast)
-        each = [[place] for place in places]
-        return self._contributions(encoded, options, [asked] * len(encoded), each, steps=False)
+        located = self.adapter.located(encoded, options)
+        return self._contributions(encoded, options, located, steps=False)
 
     def _contributions(
         self,
         encoded: Sequence[Encoded],
         options: Options,
-        asked: Sequence[Asked],
-        places: Sequence[Sequence[int]],
+        located: Sequence[tuple[Sequence[int], Asked]],
         steps: bool | None = None,
     ) -> list[Explanation]:
         """Explain what the answers for a batch came from; with traces, unless it is too large."""
         adapter = self.adapter
+        places, asked = [own for own, _ in located], [one for _, one in located]
         if any(one.before for one in asked):
             encoded = [
                 adapter.extended(item, one.before) for item, one in zip(encoded, asked, strict=True)
@@ -522,9 +527,11 @@ class Explainer:
         found: list[Explanation] = []
         for start in range(0, len(positions), most):
             part = slice(start, start + most)
-            asked = [Asked((target,), contrast) for target in written[part]]
-            places = [[place] for place in positions[part]]
-            found += self._contributions([text] * len(asked), options, asked, places)
+            located = [
+                ([place], Asked((target,), contrast))
+                for place, target in zip(positions[part], written[part], strict=True)
+            ]
+            found += self._contributions([text] * len(located), options, located)
         return found
 
     def _explained(
@@ -541,11 +548,17 @@ class Explainer:
         """
         scorer = self.scorer(ran, row, encoded, options)
         count, heads = scorer.graph.tokens, None
+        targets: list[int | None] = [*ran.targets[row]]
         if places is None:
+            # One answer, which may be read at several positions.
             weights = [self.weights(ran, row, encoded, options.position, scorer.graph.causal)]
-            places = [scorer.token(int(weights[0].argmax())) - encoded.source]
+            read = [(ran.positions[row], Asked(tuple(targets) or (None,), ran.contrast))]
         else:
             weights = [weights_at(encoded.node(place), count) for place in places]
+            read = [
+                ([place], Asked((target,), ran.contrast))
+                for place, target in zip(places, targets or [None] * len(places), strict=True)
+            ]
         if options.keep_heads:
             heads = [layer[row, :, :count, :count].numpy() for layer in ran.captured.layers]
         found = explain_graph(
@@ -557,14 +570,13 @@ class Explainer:
             details={
                 "model": self.name,
                 "task": self.task,
-                **self.adapter.details(encoded, ran.captured.outputs, places[0]),
+                **self.adapter.details(encoded, ran.captured.outputs),
             },
             heads=heads,
         )
-        targets: list[int | None] = [*ran.targets[row]] or [None] * len(found)
         return [
-            self._checked(explained, encoded, [place], Asked((target,), ran.contrast), options)
-            for explained, place, target in zip(found, places, targets, strict=True)
+            self._checked(explained, encoded, own, asked, options)
+            for explained, (own, asked) in zip(found, read, strict=True)
         ]
 
     def _checked(

@@ -331,7 +331,7 @@ class ImageAdapter(Adapter):
         """Return the mask: in an image every token sees every other."""
         return np.ones((graph.layers, 2 * graph.tokens - 1), dtype=np.bool_)
 
-    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any) -> dict[str, Any]:
         """Return the grid, a small copy of the image, and what of it the patches cover."""
         picture = encoded.extra
         return {

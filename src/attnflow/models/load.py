@@ -14,6 +14,7 @@ from attnflow.models.audio import AudioAdapter
 from attnflow.models.image import ImageAdapter
 from attnflow.models.pair import PairAdapter
 from attnflow.models.sound import SoundAdapter
+from attnflow.models.spans import QuestionAdapter, TokenAdapter
 from attnflow.models.text import TextAdapter
 
 ADAPTERS: Final[tuple[type[Adapter], ...]] = (
@@ -21,6 +22,8 @@ ADAPTERS: Final[tuple[type[Adapter], ...]] = (
     PairAdapter,
     AudioAdapter,
     ImageAdapter,
+    TokenAdapter,
+    QuestionAdapter,
     TextAdapter,
 )
 """The kinds of input. The first one that fits a model is its own."""

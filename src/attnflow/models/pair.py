@@ -382,7 +382,7 @@ class PairAdapter(Adapter):
             mask[graph.encoder[0] :: 2, graph.tokens :] = False
         return mask
 
-    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any) -> dict[str, Any]:
         """Return how many of the tokens are the source's."""
         return {"options": {"source_tokens": encoded.source}}
 

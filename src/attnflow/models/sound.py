@@ -144,7 +144,7 @@ class SoundAdapter(PairAdapter):
         features = encoded.inputs["input_features"][None]
         return features.to(self.model.device, self.model.dtype), {"return_timestamps": False}
 
-    def check_answers(self) -> None:
+    def check_replaces(self) -> None:
         """Refuse: no part of a sound can be replaced as a token can."""
         raise ModelError(
             f"{self.name} reads sound; a reference needs a model that reads text or images"

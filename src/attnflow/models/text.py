@@ -398,7 +398,7 @@ class TextAdapter(Adapter):
             gradient=options.edges == "gradient",
         )
 
-    def details(self, encoded: Encoded, outputs: Any, position: int | None) -> dict[str, Any]:
+    def details(self, encoded: Encoded, outputs: Any) -> dict[str, Any]:
         """Return notes: on what was cut, and on words that the tokenizer does not know."""
         unknown, name = (getattr(self.tokenizer, f"unk_token{end}", None) for end in ("_id", ""))
         ids, tokens = encoded.inputs["input_ids"], encoded.tokens

@@ -46,7 +46,7 @@ def headline(explanation: Explanation) -> str:
         the position with its token where that is known; and the model's name.
     """
     if has_sign(explanation):
-        parts = [f"to {target_name(explanation)}", contrast_name(explanation)]
+        parts = [f"to {target_name(explanation)}", *filter(None, [contrast_name(explanation)])]
     else:
         name = _position_name(explanation)
         position = _several(explanation)
@@ -68,6 +68,8 @@ def contrast_name(explanation: Explanation) -> str:
     contrast = _contrast(explanation)
     if contrast is not None:
         return f"not {contrast}"
+    if not _compared(explanation):
+        return ""
     others = "not the other classes", "against the mean of all tokens"
     return others[not _chooses_class(explanation)]
 
@@ -75,12 +77,19 @@ def contrast_name(explanation: Explanation) -> str:
 def _contrast(explanation: Explanation) -> str | None:
     """Return the name of the contrast; None if the answer is compared with several others."""
     others = [name for name in _class_names(explanation) if name != explanation.target]
+    if not _compared(explanation):
+        others = []
     contrast = others[0] if explanation.contrast is None and others else explanation.contrast
     return None if contrast is None else _answer(explanation, contrast)
 
 
 def _class_names(explanation: Explanation) -> dict[str, str]:
     return VERB_NUMBERS if model_name(explanation.model) == "verb_number" else {}
+
+
+def _compared(explanation: Explanation) -> bool:
+    """Whether the answer is compared with others; not a number, a label among many, a stretch."""
+    return bool(explanation.options.get("compared", True))
 
 
 def _chooses_class(explanation: Explanation) -> bool:
@@ -108,6 +117,11 @@ def reading(explanation: Explanation) -> str:
         contrast = _contrast(explanation)
         if contrast is not None:
             minus, against = f"that of {contrast}", f"for {contrast}"
+        elif not _compared(explanation):
+            return (
+                f"A score is what the {'patch' if explanation.grid else 'token'} adds to the logit "
+                f"of {target}. Positive scores speak for it, negative ones against it."
+            )
         else:
             others = "the others" if _chooses_class(explanation) else "all tokens"
             minus, against = f"the mean of {others}", "against it"
