@@ -19,6 +19,7 @@ from attnflow.dataset import load_attentions
 from attnflow.evaluate.run import evaluate
 from attnflow.evaluate.stored import evaluate_stored
 from attnflow.importance import blank_out, integrated_gradients
+from attnflow.models.verb_number import checkpoint
 from attnflow.options import Options
 from attnflow.serve import Limits
 from attnflow.serve.answer import Answer, Refused
@@ -264,6 +265,15 @@ def test_a_causal_language_model_says_what_to_do_with_two_texts():
     for call in (decoder().explain, decoder().generate):
         with pytest.raises(TextError, match=r"LlamaForCausalLM is a causal.*join them to one"):
             call(PAIR)
+
+
+def test_a_tokenizer_that_leaves_cls_out_of_a_pair_is_refused(tmp_path):
+    shipped = Explainer.from_pretrained(checkpoint())
+    assert shipped.tokenizer.cls_token_id not in shipped.tokenizer(*PAIR)["input_ids"]
+    with pytest.raises(TextError, match=r"has a tokenizer for one: .*; join them to one text"):
+        shipped.explain(PAIR)
+    with pytest.raises(OptionError, match="pair_column is 'pair'"):
+        attnflow.run([PAIR], shipped, output=tmp_path)
 
 
 def test_a_text_of_a_pair_without_tokens_is_named(explainer):

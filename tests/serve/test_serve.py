@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import schemathesis
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
@@ -34,6 +35,7 @@ from attnflow.serve.question import Question, question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import Worker
 from tests.support.serving import serving
+from tests.support.text import VOCABULARY, classifier
 
 TOKEN = "a-token-of-24-characters"
 HOSTILE = (
@@ -142,8 +144,8 @@ def test_a_body_that_is_not_a_question_is_refused_with_the_reason(body, status, 
 
 
 VALUES = {
-    "text": ["a", "", 1, None, "a" * 20],
-    "compare": ["b", None, "", False],
+    "text": ["a", "", 1, None, "a" * 20, ["a", "b"], ["a"], ["a", ""]],
+    "compare": ["b", None, "", False, ["a", "b"], []],
     "method": ["raw", "flow", "mean", None],
     "layer": [1, 2.0, -1, 0, 10**7, "1", True],
     "position": ["cls", 0, -3, "first", 1.5],
@@ -950,6 +952,23 @@ def test_a_text_is_typed_and_explained(show, server):
     shown.ready()
     assert "VBZ" in shown.page.locator(".subtitle").inner_text()
     assert "Explained in" in shown.page.locator(".progress").inner_text()
+
+
+def test_a_model_of_pairs_is_given_a_second_text(show, server, tmp_path):
+    assert show(server).open().ready().page.locator("#pair").is_hidden()
+    pairs = classifier()
+    pairs.model.save_pretrained(tmp_path)
+    transformers.BertTokenizerFast(vocab=VOCABULARY).save_pretrained(tmp_path)
+    with serving("--model", str(tmp_path)) as other:
+        shown = show(other).open().ready()
+        shown.page.locator("#text").fill("the keys")
+        shown.page.locator("#pair").fill("a film")
+        shown.page.keyboard.press("Enter")
+        shown.page.locator(".text-part").get_by_text("second: ").wait_for()
+        shown.ready()
+        assert shown.page.locator(".text").inner_text() == (
+            "first: [CLS] the keys [SEP]\nsecond: a film [SEP]"
+        )
 
 
 def test_two_texts_are_compared_side_by_side(show, server, explainer):

@@ -84,8 +84,14 @@ class TextAdapter(Adapter):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether two texts can be one input; not for a causal language model."""
-        return not self.writes
+        """Whether two texts can be one input.
+
+        A causal language model reads one. So does a model whose tokenizer has no form for two: it
+        would leave out the special tokens that it adds to one, such as [CLS].
+        """
+        added = getattr(self.tokenizer, "num_special_tokens_to_add", None)
+        has_form = added is None or added(pair=True) >= added(pair=False)
+        return not self.writes and has_form
 
     def items(self, inputs: Any) -> tuple[list[Any], bool]:
         """Return the texts, or pairs of texts, that were given."""
@@ -139,9 +145,12 @@ class TextAdapter(Adapter):
                 "(first, second), or a list for many inputs"
             )
         if not self.reads_pairs:
+            why = "is a causal language model, which reads one"
+            if not self.writes:
+                why = "has a tokenizer for one: it adds special tokens to one text, not to two"
             return (
-                f"the input is a tuple of two texts, but {self.name} is a causal language model, "
-                "which reads one; join them to one text, or pass a list to explain each"
+                f"the input is a tuple of two texts, but {self.name} {why}; join them to one text, "
+                "or pass a list to explain each"
             )
         for name, text in zip(PAIR, item, strict=True):
             if not isinstance(text, str):

@@ -94,6 +94,7 @@ class Model(TypedDict):
     characters: Annotated[int, Field(description="How many characters a text may have.")]
     edges: Annotated[list[str], Field(description="What an edge may weigh.")]
     mask: Annotated[str | None, Field(description="The mask token of a masked language model.")]
+    pairs: Annotated[bool, Field(description="Whether two texts can be read as a pair.")]
     example: Annotated[str, Field(description="A text to begin with.")]
 
 

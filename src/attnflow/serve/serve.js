@@ -174,6 +174,13 @@ class Served {
       make("label", { for: "compare" }, "Compared with"),
       this.second,
     );
+    this.pair = area("pair", "");
+    this.pairBox = make(
+      "div",
+      { class: "text-field", hidden: !model.pairs },
+      make("label", { for: "pair" }, "Second text of a pair, such as a hypothesis (optional)"),
+      this.pair,
+    );
     this.compareBox = make("input", {
       type: "checkbox",
       id: "comparing",
@@ -224,6 +231,7 @@ class Served {
         "div",
         { class: "texts" },
         make("div", { class: "text-field" }, make("label", { for: "text" }, "Text"), this.first),
+        this.pairBox,
         this.secondBox,
       ),
       make(
@@ -336,9 +344,12 @@ class Served {
     const comparing = this.compareBox.checked && this.second.value.trim() !== "";
     const heads = this.headChoice.value;
     const edges = this.edgeChoice.value;
+    // Both texts that are compared are read with the same second text.
+    const second = this.pair.value;
+    const asPair = (text) => (second.trim() === "" ? text : [text, second]);
     const question = {
-      text: this.first.value,
-      ...(comparing ? { compare: this.second.value } : {}),
+      text: asPair(this.first.value),
+      ...(comparing ? { compare: asPair(this.second.value) } : {}),
       method: this.methodChoice.value,
       layer: Number(this.layerChoice.value),
       edges,

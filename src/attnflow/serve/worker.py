@@ -82,6 +82,7 @@ def read_model(explainer: "Explainer", limits: Limits) -> "Model":
         "characters": limits.characters,
         "edges": [name for name in EDGES if explainer.task != "encoder" or name != "gradient"],
         "mask": mask,
+        "pairs": explainer.adapter.reads_pairs,
         "example": example,
     }
 
