@@ -64,6 +64,7 @@ class TextAttention(NamedTuple):
         uniform: What uniform attention gives, kept for the next text of the same length.
         reads: The positions that the model's head reads, each with its weight; empty if `places`
             says which position is explained by default.
+        sink: Whether token 0 is a learned sink. An index given as `position` does not count it.
 
     Example:
         >>> import numpy as np
@@ -95,6 +96,7 @@ class TextAttention(NamedTuple):
     mask: NDArray[np.bool_] | None = None
     reads: Sequence[Sequence[float]] = ()
     segments: tuple[Segment, ...] = ()
+    sink: bool = False
 
     @classmethod
     def of(
@@ -166,6 +168,7 @@ class TextAttention(NamedTuple):
             self.attention,
             heads=heads if self.heads is None else "mean",
             residual=residual if self.residual is None else self.residual,
+            sink=self.sink,
         )
 
     @sign
@@ -240,7 +243,8 @@ class TextAttention(NamedTuple):
         """Return how much each position counts in what is explained."""
         count = len(self.tokens)
         if position == "mean":
-            return np.full(count, 1.0 / count)
+            # Of the tokens, without a learned sink.
+            return np.where(np.arange(count) < self.sink, 0.0, 1.0 / (count - self.sink))
         if position != "auto" or not self.reads:
             return weights_at(self._place(position), count)
         weights = np.zeros(count)
@@ -252,14 +256,17 @@ class TextAttention(NamedTuple):
         """Return the index of a position."""
         count = len(self.tokens)
         if not isinstance(position, str):
-            return resolve_index(position, count, "position", "tokens")
+            sink = int(self.sink)
+            return sink + resolve_index(position, count - sink, "position", "tokens")
         choice(position, "position", POSITIONS, otherwise="an index")
         if position == "last":
             return count - 1
         places = self.places[position]
         if not places or (len(places) > 1 and position == "mask"):
             named = "mask" if position == "auto" else position
-            expected = ", ".join(map(str, places)) or f"an index from 0 to {count - 1}"
+            given = [place - self.sink for place in places]
+            last = count - 1 - self.sink
+            expected = ", ".join(map(str, given)) or f"an index from 0 to {last}"
             raise OptionError(
                 f"position is {position!r}, but the text has {len(places) or 'no'} {named} tokens; "
                 f"expected {expected}"

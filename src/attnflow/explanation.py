@@ -414,6 +414,16 @@ class Explanation:
         area = self.options.get("area", (0.0, 0.0, 1.0, 1.0))
         return resampled(values, fields.pair(size, "size"), _area(area), interpolation)
 
+    @property
+    def trace_position(self) -> int:
+        """The index of the explained position among the tokens of the trace.
+
+        It is `position`, but for contributions with a trace that has a learned sink: it comes
+        before the tokens there, and contributions do not count it.
+        """
+        sink = self.trace is not None and self.trace.sink
+        return self.position + int(sink and self.method in ANSWER_METHODS)
+
     def without_trace(self) -> "Explanation":
         """Return the explanation without its trace, which is by far the largest part of it.
 

@@ -57,6 +57,8 @@ class AttentionGraph:
         padding: The padded positions: their indices, or a boolean array of shape (n,), True where
             padded. Nothing flows through a padded position. Results keep their shape and are 0
             there.
+        sink: Whether position 0 is no token but a learned sink, which has a share of each row and
+            attends to itself alone.
 
     Attributes:
         layers: The number of layers, L.
@@ -71,11 +73,12 @@ class AttentionGraph:
             False everywhere for any other graph.
         attention: The fused attention W, float64 of shape (L, n, n), read-only. Rows sum to 1;
             padded rows and columns are 0.
+        sink: Whether position 0 is a learned sink.
 
     Raises:
         AttentionError: If the attention is missing or has a wrong shape or type, or if it contains
             NaN, infinity, a negative weight or a row that does not sum to 1 within 1e-3 (5e-3 for
-            bfloat16).
+            bfloat16); or if a learned sink attends to a token.
         OptionError: If `heads`, `residual` or `padding` is not valid.
         GraphSizeError: If the graph does not fit into memory.
 
@@ -97,6 +100,7 @@ class AttentionGraph:
         heads: str | int = "mean",
         residual: float | NDArray[np.floating[Any]] = 0.5,
         padding: Any = None,
+        sink: bool = False,
     ) -> None:
         if isinstance(attentions, AttentionGraph):
             raise AttentionError(
@@ -116,6 +120,11 @@ class AttentionGraph:
         check_memory(self.layers, self.tokens)
         self.attention: Final[NDArray[np.float64]] = given.fuse(self.heads, self.padding)
         self.attention.flags.writeable = False
+        self.sink: Final[bool] = sink
+        if sink and self.attention[:, 0, 1:].any():
+            raise AttentionError(
+                "sink is True, but position 0 attends to others; a learned sink attends to itself"
+            )
 
     @cached_property
     def capacities(self) -> NDArray[np.float64]:
@@ -149,12 +158,13 @@ class AttentionGraph:
     def causal(self) -> bool:
         """Whether no position attends to a later one, in any layer.
 
-        True if there are two tokens or more and every weight above the diagonal is exactly 0. Never
-        true for an encoder-decoder, whose tokens are not in the order of one text.
+        True if there are two tokens or more and every weight above the diagonal is exactly 0. A
+        learned sink comes before all tokens, and does not change this. Never true for an
+        encoder-decoder, whose tokens are not in the order of one text.
         """
         if self.passing.any():
             return False
-        return self.tokens > 1 and not any(
+        return self.tokens > 1 + self.sink and not any(
             # For nearly every graph that is not causal, the first row shows it.
             layer[0, 1:].any() or np.triu(layer, 1).any()
             for layer in self.attention
@@ -167,6 +177,11 @@ class AttentionGraph:
             return None
         # The encoder leaves target positions unchanged, and the decoder source positions.
         return int(self.passing[:, -1].sum()), int((~self.passing[0]).sum())
+
+    @cached_property
+    def sunk(self) -> NDArray[np.bool_] | None:
+        """For a graph with a learned sink, which layers attend to it, of shape (L,), else None."""
+        return np.asarray(self.attention[:, 1:, 0].any(axis=1)) if self.sink else None
 
     def residual_of(self, layer: int) -> float | NDArray[np.float64]:
         """Return the residual share of a layer, from 1: a number, or an array of shape (n,)."""

@@ -282,6 +282,7 @@ class Scorer:
             positions,
             self._uniform,
             encoder=self.graph.encoder,
+            sunk=self.graph.sunk,
             steps=self._steps,
             num_threads=self._threads,
         )
@@ -311,6 +312,7 @@ class Batch:
         lengths: How many tokens each text has.
         residual: The residual share: a number, or for each layer an array of shape (B, N).
         gradient: Whether the layers are gradient-weighted attention.
+        sink: Whether position 0 of the layers is a learned sink. Lengths and positions count it.
 
     Attributes:
         causal: For each text whether no position attends to a later one, in any layer.
@@ -329,11 +331,13 @@ class Batch:
         *,
         residual: float | Sequence[NDArray[np.float64]] = 0.5,
         gradient: bool = False,
+        sink: bool = False,
     ) -> None:
         self._layers = layers
         self._lengths = lengths
         self._residual = residual
         self._gradient = gradient
+        self._sink = sink
         self._real = np.arange(layers[0].shape[-1]) < np.asarray(lengths)[:, None]
         self.causal: Final = self._causal()
 
@@ -385,6 +389,7 @@ class Batch:
                     options.method,
                     [position],
                     {} if uniform is None else uniform,
+                    sunk=read.sunk[:, row] if self._sink else None,
                     num_threads=1,
                 )
                 scores = _relative_to(even[layer - 1, 0], scores)
@@ -399,7 +404,7 @@ class Batch:
 
     def _causal(self) -> list[bool]:
         real = self._real
-        causal: NDArray[np.bool_] = np.asarray(real[:, 1:].any(axis=1))
+        causal: NDArray[np.bool_] = np.asarray(real[:, 1 + self._sink :].any(axis=1))
         for layer in self._layers:
             # The first row settles it for nearly every text that is not.
             causal &= ~((layer[:, 0, 1:] != 0) & real[:, 1:]).any(axis=1)
@@ -429,6 +434,7 @@ class Batch:
         attracted = np.zeros(real.shape)
         units: list[NDArray[np.int64]] = []
         offsets: list[NDArray[np.bool_]] = []
+        sunk: list[NDArray[np.bool_]] = []
         for number in range(len(self._layers), 0, -1):
             weights = self._layers[number - 1].astype(np.float64)
             if inside is not None:
@@ -454,13 +460,14 @@ class Batch:
             if len(rows) > 1:
                 carried = product[:, 1] + (0.0 if method == "raw" else share * carried)
             if masks:
-                offsets.insert(0, _offsets(weights != 0))
+                offsets.insert(0, _offsets(weights != 0, self._sink))
+                sunk.insert(0, np.asarray(weights[:, 1:, 0].any(axis=1)))
             if method == "flow" and number <= layer:
                 weights *= scale[:, :, None]
                 units.insert(0, to_units(add_residual(weights, share, real)))
         attracted[counted == 0] = -1.0
         every = np.stack(offsets) if masks else np.zeros((0, 0, 0), dtype=np.bool_)
-        return _Read(carried, attracted.argmax(axis=1).tolist(), units, every)
+        return _Read(carried, attracted.argmax(axis=1).tolist(), units, every, np.array(sunk))
 
     def _check(self, weights: NDArray[np.float64], sums: NDArray[np.float64], number: int) -> None:
         """Check rows as a graph does; the graph of the text in question says more."""
@@ -476,13 +483,15 @@ class _Read(NamedTuple):
 
     `rows` are the scores of raw attention and of rollout, (B, N); `units` the integer capacities
     for flow, (B, N, N) for each layer up to the one asked for; `masks` the offsets that each layer
-    attends over, (L, B, 2 N - 1), if they were asked for.
+    attends over, (L, B, 2 N - 1), and `sunk` whether it attends to position 0, (L, B), if they were
+    asked for.
     """
 
     rows: NDArray[np.float64]
     sinks: list[int]
     units: list[NDArray[np.int64]]
     masks: NDArray[np.bool_]
+    sunk: NDArray[np.bool_]
 
 
 def finish(tokens: Tokens, scored: Scored, row: int, layer: int, options: Options) -> Finished:
@@ -620,21 +629,23 @@ def mask_of(graph: AttentionGraph) -> NDArray[np.bool_]:
 
     Offsets go from -(n - 1) to n - 1. A single weight may be 0 because softmax has run out of
     digits. An offset at which no position attends to anything is masked: a later token, or one
-    outside a sliding window.
+    outside a sliding window. A learned sink, which has no offset, is left out.
 
     Example:
         >>> mask_of(AttentionGraph([[[1.0, 0.0], [0.5, 0.5]]]))
         array([[ True,  True, False]])
     """
-    return np.stack([_offsets((layer != 0)[None])[0] for layer in graph.attention])
+    return np.stack([_offsets((layer != 0)[None], graph.sink)[0] for layer in graph.attention])
 
 
-def _offsets(attended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _offsets(attended: NDArray[np.bool_], sink: bool = False) -> NDArray[np.bool_]:
     """Return over which offsets, from -(N - 1) to N - 1, each of (B, N, N) masks attends.
 
     Rows are written one place longer than they are read, upside down, which puts every diagonal
-    into a column.
+    into a column. With a learned sink, position 0 is left out.
     """
+    if sink:
+        return np.pad(_offsets(attended[:, 1:, 1:]), ((0, 0), (1, 1)))
     batch, size, _ = attended.shape
     wide = np.zeros((batch, size, 2 * size), dtype=np.bool_)
     wide[:, :, :size] = attended[:, ::-1]
@@ -686,6 +697,7 @@ def _uniform_scores(
     known: Uniform,
     *,
     encoder: tuple[int, int] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
     steps: Sequence[tuple[int, ...]] | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.float64]:
@@ -696,6 +708,7 @@ def _uniform_scores(
     key = (
         mask.shape,
         encoder,
+        None if sunk is None else sunk.tobytes(),
         residual if isinstance(residual, float) else residual.tobytes(),
         method,
         tuple(positions),
@@ -704,7 +717,7 @@ def _uniform_scores(
     # Read once, and not read back: another thread may empty the table in between.
     found = known.get(key)
     if found is None:
-        graph = uniform_graph(mask, residual=residual, encoder=encoder)
+        graph = uniform_graph(mask, residual=residual, encoder=encoder, sunk=sunk)
         steps = steps or [(step,) for step in range(1, graph.layers + 1)]
         found = _graph_scores(graph, method, positions, steps, num_threads)
         if len(known) >= MOST_UNIFORM:

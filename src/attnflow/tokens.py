@@ -68,6 +68,15 @@ class Tokens:
         """Return the first tokens."""
         return self.select(range(min(count, len(self))))
 
+    def with_sink(self) -> Tokens:
+        """Return the tokens with a learned sink before the first."""
+        return replace(
+            self,
+            names=("sink", *self.names),
+            spans=(None, *self.spans),
+            special=(True, *self.special),
+        )
+
     def grouped(self, units: str | Sequence[Any]) -> tuple[Tokens, list[list[int]]]:
         """Group tokens into words, sentences or segments.
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow import fields
-from attnflow.checks import integer, number, resolve_residual, strings
+from attnflow.checks import choice, integer, number, resolve_residual, strings
 from attnflow.errors import OptionError
 from attnflow.graph import AttentionGraph
 from attnflow.uniform import layered_graph, sides, uniform_graph
@@ -62,6 +62,7 @@ class Trace:
             layer too. The sum of a column is what position m contributes where it enters the layer;
             what biases add in a layer is in the columns of the layers above. None if it was not
             asked for.
+        sink: Whether token 0 is a learned sink, which is no token of the text.
 
     Raises:
         OptionError: If an argument has the wrong type, shape or range.
@@ -87,6 +88,7 @@ class Trace:
     heads: NDArray[np.unsignedinteger[Any]] | None = None
     encoder: tuple[int, int] | None = None
     carried: NDArray[np.float64] | None = None
+    sink: bool = False
 
     def __post_init__(self) -> None:
         count, layers = len(self.tokens), len(self.weights)
@@ -187,6 +189,7 @@ class Trace:
             heads=kept,
             encoder=graph.encoder,
             carried=carried,
+            sink=graph.sink,
         )
 
     @staticmethod
@@ -246,7 +249,9 @@ class Trace:
 
     def graph(self) -> AttentionGraph:
         """Return the graph, as exact as the trace is."""
-        return layered_graph(self.attention(), residual=self.residual, encoder=self.encoder)
+        return layered_graph(
+            self.attention(), residual=self.residual, encoder=self.encoder, sink=self.sink
+        )
 
     def uniform(self) -> AttentionGraph:
         """Return the graph of uniform attention over the same mask.
@@ -256,7 +261,9 @@ class Trace:
         """
         if self.mask is None:
             raise OptionError("this trace has no mask, so there is no uniform attention over it")
-        return uniform_graph(self.mask, residual=self.residual, encoder=self.encoder)
+        return uniform_graph(
+            self.mask, residual=self.residual, encoder=self.encoder, sunk=self.graph().sunk
+        )
 
     def to_dict(self, most_bytes: int | None = None) -> dict[str, Any]:
         """Return the trace as lists, dictionaries, strings and numbers.
@@ -298,6 +305,7 @@ class Trace:
             "mask": None if self.mask is None else _packed(self.mask.astype(np.uint8), 8),
             "heads": heads,
             "carried": carried,
+            "sink": self.sink,
         }
 
     @classmethod
@@ -366,6 +374,7 @@ class Trace:
             heads=heads,
             encoder=None if encoder is None else fields.pair(encoder, "trace.encoder", 0),
             carried=carried,
+            sink=choice(data.get("sink", False), "trace.sink", (False, True)),
         )
 
 

@@ -11,14 +11,19 @@ def uniform_graph(
     *,
     residual: float | NDArray[np.float64] = 0.5,
     encoder: tuple[int, int] | None = None,
+    sunk: NDArray[np.bool_] | None = None,
 ) -> AttentionGraph:
     """Return the graph of uniform attention.
+
+    A learned sink counts as one more position that every token may attend to.
 
     Args:
         mask: Which offsets, from -(n - 1) to n - 1, each layer attends over, of shape (L, 2 n - 1).
         residual: The residual share, as in `AttentionGraph`.
         encoder: For an encoder-decoder, how many layers its encoder has and how many tokens its
             source.
+        sunk: If position 0 is a learned sink, which layers attend to it, of shape (L,). The mask is
+            that of the other positions.
 
     Example:
         >>> uniform_graph(np.array([[True, True, False]])).attention
@@ -30,8 +35,14 @@ def uniform_graph(
     allowed = mask[:, place - place[:, None] + count - 1]
     if encoder is not None:
         allowed &= sides(len(mask), count, encoder)
+    if sunk is not None:
+        allowed[:, :, 0] = sunk[:, None]
+        allowed[:, 0] = place == 0
     return layered_graph(
-        allowed / allowed.sum(axis=-1, keepdims=True), residual=residual, encoder=encoder
+        allowed / allowed.sum(axis=-1, keepdims=True),
+        residual=residual,
+        encoder=encoder,
+        sink=sunk is not None,
     )
 
 
@@ -40,6 +51,7 @@ def layered_graph(
     *,
     residual: float | NDArray[np.float64] = 0.5,
     encoder: tuple[int, int] | None = None,
+    sink: bool = False,
 ) -> AttentionGraph:
     """Return the graph of fused attention, given as it stands in a graph.
 
@@ -48,9 +60,10 @@ def layered_graph(
         residual: The residual share.
         encoder: For an encoder-decoder, how many layers its encoder has and how many tokens its
             source, as `AttentionGraph.encoder`.
+        sink: Whether position 0 is a learned sink.
     """
     if encoder is None:
-        return AttentionGraph(attention, residual=residual)
+        return AttentionGraph(attention, residual=residual, sink=sink)
     below, source = encoder
     return encoder_decoder_graph(
         attention[:below, :source, :source],

@@ -79,3 +79,16 @@ test("uniform attention over a causal mask shares out each row among what it see
     [6, 0, 0, 3, 3, 0, 2, 2, 2],
   );
 });
+
+test("a learned sink is one more position of uniform attention in the layers that have it", () => {
+  // A window of one token, behind a sink.
+  const mask = [false, false, true, false, false];
+  const layers = uniformAttention([mask, mask], 3, null, [true, false]);
+  assert.deepEqual(
+    layers.map((weights) => Array.from(weights)),
+    [
+      [1, 0, 0, 0.5, 0.5, 0, 0.5, 0, 0.5],
+      [1, 0, 0, 0, 1, 0, 0, 0, 1],
+    ],
+  );
+});

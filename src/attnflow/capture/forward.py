@@ -35,12 +35,17 @@ class Captured(NamedTuple):
             zeros. None otherwise.
         reads: How much of what the head reads is at each position, float64 of shape (B, n), on the
             CPU, rows summing to 1. None if it was not asked for, or cannot be told.
+        sink: Whether position 0 of the layers is a learned sink, which is no token (GPT-OSS). It
+            has the share of each row that goes to the sink, and attends to itself. The layers are
+            of shape (B, n + 1, n + 1) then. Only attention itself has it: a sink has no values, and
+            so no part in other edges.
     """
 
     layers: list[torch.Tensor]
     outputs: Any
     residuals: list[torch.Tensor] | None = None
     reads: torch.Tensor | None = None
+    sink: bool = False
 
 
 def capture(
@@ -133,7 +138,8 @@ def capture(
         check_depth(model, recording)
         captured = _with_reads(Captured(recording.layers, outputs), head, answer, size.items)
         if score is None:
-            return captured
+            layers, sink = recording.leveled()
+            return captured._replace(layers=layers, sink=sink)
         values = check_score(score(outputs), size.items)
         layers = weigh_by_gradient(values, recording.layers, keep_heads=heads is None)
         return captured._replace(layers=layers, outputs=detached(outputs))

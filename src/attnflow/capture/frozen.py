@@ -36,7 +36,7 @@ from attnflow.capture.forward import (
 from attnflow.capture.head import watched_head
 from attnflow.capture.interface import NAME, RECORDING
 from attnflow.capture.mixers import check_mixers
-from attnflow.capture.recording import fuse_heads
+from attnflow.capture.recording import fuse_heads, level, with_sink
 from attnflow.capture.rules import RULES, carries, constant, sloped
 from attnflow.capture.running import forward, forward_options, stacks
 from attnflow.errors import AttentionError
@@ -95,6 +95,7 @@ class Step(NamedTuple):
             the layer.
         weights: The attention weights, their heads fused, of shape (B, n, m), or (B, H, n, m) if
             the heads were kept; float64 if the model computes in float64, float32 otherwise.
+        sink: Whether the weights have a learned sink before the first position, as in `Captured`.
     """
 
     stack: int
@@ -103,6 +104,7 @@ class Step(NamedTuple):
     edges: torch.Tensor
     entering: torch.Tensor
     weights: torch.Tensor
+    sink: bool = False
 
 
 def contribute(
@@ -206,8 +208,9 @@ def _contribute(
         retain_graph=steps,
     )
     gradients = every[: len(every) - len(read)]
+    tokens = input_size(inputs).tokens
     scores = tuple(
-        _dot(x, gradient).reshape(items, -1)
+        _dot(x, gradient, tokens).reshape(items, -1)
         for x, gradient in zip(embeddings, gradients, strict=False)
     )
     values, biases = answers.detach().double().cpu(), gradients[len(embeddings)].double().cpu()
@@ -216,15 +219,18 @@ def _contribute(
     errors = (total + biases - values).abs() / torch.clamp(mass, min=torch.finfo(torch.double).tiny)
     # Rounding errors of a type grow with the number of layers that they pass through.
     limit = max(1e-4, 8 * torch.finfo(embeddings[0].dtype).eps)
-    carried = recording.carried(gradients[len(wanted) :])
+    carried = recording.carried(gradients[len(wanted) :], tokens)
     reads = head.weights(list(every[len(gradients) :]), items)
     return Contributions(
         values, scores, biases, errors, (), limit, detached(outputs), carried, reads
     )
 
 
-def _dot(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    return (x.detach().double() * gradient.double()).sum(-1).cpu()
+def _dot(x: torch.Tensor, gradient: torch.Tensor, tokens: int | None) -> torch.Tensor:
+    """Return what each position contributes; a position of a text may have several streams."""
+    product = (x.detach().double() * gradient.double()).sum(-1).cpu()
+    streams = product.ndim > 2 and product.shape[1] == tokens
+    return product.flatten(2).sum(-1) if streams else product
 
 
 def _device(model: torch.nn.Module) -> torch.device:
@@ -389,6 +395,11 @@ class _Steps:
         self.taken: Final[list[_Taken]] = []
         self._frozen = frozen
         self._heads = heads
+        self._sunk: set[int] = set()
+
+    def sink(self) -> None:
+        """Note that the next attention gives a part to a learned sink."""
+        self._sunk.add(len(self.taken))
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -404,14 +415,23 @@ class _Steps:
         outputs = [taken.output for taken in self.taken]
         return [*outputs, *(entered.values for entered in self._frozen.layers)]
 
-    def carried(self, gradients: Sequence[torch.Tensor]) -> tuple[Step, ...]:
-        """Return the steps, given the gradients of `wanted`."""
+    def carried(self, gradients: Sequence[torch.Tensor], tokens: int | None) -> tuple[Step, ...]:
+        """Return the steps, given the gradients of `wanted` and how many tokens a text has."""
         if not self.taken:
             return ()
         names = list(self._frozen.entries)
         layers = self._frozen.layers
         found = []
-        for number, (taken, gradient) in enumerate(zip(self.taken, gradients, strict=False), 1):
+        fused = [
+            fuse_heads(
+                with_sink(taken.weights) if number in self._sunk else taken.weights,
+                self._heads,
+                number + 1,
+            ).cpu()
+            for number, taken in enumerate(self.taken)
+        ]
+        rows = iter(level(fused, self._sunk))
+        for taken, gradient in zip(self.taken, gradients, strict=False):
             entered = layers[taken.entry]
             below = layers[: taken.entry]
             # The values come from the positions of this stack, or from another stack's output.
@@ -425,8 +445,9 @@ class _Steps:
                     layer=sum(other.stack == entered.stack for other in below),
                     cross=cross,
                     edges=_carry(taken.weights, values, gradient),
-                    entering=_dot(entered.values, gradients[len(self.taken) + taken.entry]),
-                    weights=fuse_heads(taken.weights, self._heads, number).cpu(),
+                    entering=_dot(entered.values, gradients[len(self.taken) + taken.entry], tokens),
+                    weights=next(rows),
+                    sink=bool(self._sunk),
                 )
             )
         return tuple(found)

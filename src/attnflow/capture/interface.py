@@ -28,6 +28,9 @@ class Recorder(Protocol):
     def gradients(self) -> bool:
         """Whether gradients of the weights will be wanted."""
 
+    def sink(self) -> None:
+        """Note that what is taken next gives part of its attention to a learned sink."""
+
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
     ) -> None:
@@ -78,14 +81,11 @@ def recorded_attention(
         layer is computed.
 
     Raises:
-        AttentionError: If a capture is under way, and part of the attention goes to a learned sink.
+        AttentionError: If a capture is under way, part of the attention goes to a learned sink, and
+            how much cannot be told.
     """
     recording = RECORDING.get()
-    if recording is not None and options.get("s_aux") is not None:
-        raise AttentionError(
-            f"{type(module).__name__} gives part of each row of attention to a learned sink, which "
-            "is no token, so rows do not sum to 1; use method='contribution'"
-        )
+    sinks = recording is not None and options.get("s_aux") is not None
     if recording is not None and recording.gradients:
         query = with_gradient(query)
     elif recording is not None:
@@ -96,6 +96,7 @@ def recorded_attention(
     if (
         isinstance(recording, Recording)
         and size < len(query)
+        and not sinks
         and recording.takes_parts(len(query))
         and _can_be_split(len(query), key, value, attention_mask, (*arguments, *options.values()))
     ):
@@ -117,8 +118,45 @@ def recorded_attention(
         return torch.cat(outputs), None
     output, weights = attend(module, query, key, value, attention_mask, *arguments, **options)
     if recording is not None:
+        if sinks:
+            weights = _acting(module, weights, value, output)
+            recording.sink()
         recording.take(module, weights, value, output)
     return output, None
+
+
+def _acting(
+    module: Any, weights: torch.Tensor, value: torch.Tensor, output: torch.Tensor
+) -> torch.Tensor:
+    """Return the weights that give the output: some layers scale it by what the sink leaves.
+
+    Args:
+        module: The attention layer.
+        weights: Of shape (B, H, n, m).
+        value: Of shape (B, K, m, d).
+        output: Of shape (B, n, H, d).
+
+    Raises:
+        AttentionError: If the output is not that of the weights, each row scaled.
+    """
+    exact = torch.promote_types(weights.dtype, torch.float32)
+    values = value.detach().repeat_interleave(weights.shape[1] // value.shape[1], dim=1).to(exact)
+    expected, found = weights.to(exact) @ values, output.detach().transpose(1, 2).to(exact)
+    limit = 64 * torch.finfo(output.dtype).eps * values.abs().amax()
+
+    def close(product: torch.Tensor) -> bool:
+        return bool(((product - found).abs() <= limit).all())
+
+    if close(expected):
+        return weights
+    size = (expected * expected).sum(dim=-1, keepdim=True)
+    scale = (expected * found).sum(dim=-1, keepdim=True) / torch.where(size > 0, size, 1.0)
+    if not close(expected * scale) or bool((scale > 1 + 1e-3).any()):
+        raise AttentionError(
+            f"{type(module).__name__} gives part of each row of attention to a learned sink, and "
+            "its weights do not show how much; use method='contribution'"
+        )
+    return weights.to(exact) * scale.clamp(0.0, 1.0)
 
 
 def _part_size(query: torch.Tensor, key: torch.Tensor) -> int:

@@ -176,6 +176,17 @@ class _PairRecording:
         self._layers = dict(_layers_of(encoder, "encoder")) | dict(_layers_of(decoder, "decoder"))
         self._calls: Counter[_Layer] = Counter()
 
+    def sink(self) -> None:
+        """Refuse a learned sink, which no encoder-decoder of transformers has.
+
+        Raises:
+            AttentionError: Always.
+        """
+        raise AttentionError(
+            f"{self._model} gives part of each row of attention to a learned sink, which is not "
+            "supported for an encoder-decoder; use method='contribution'"
+        )
+
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
     ) -> None:

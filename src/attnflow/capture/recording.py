@@ -1,6 +1,6 @@
 """The attention weights of one forward pass, taken down layer by layer."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,17 @@ class Recording:
     heads: str | int | None
     gradients: bool = False
     layers: list[torch.Tensor] = field(default_factory=list)
+    _sunk: set[int] = field(default_factory=set)
+
+    def sink(self) -> None:
+        """Note that the next layer gives part of its attention to a learned sink."""
+        self._sunk.add(len(self.layers))
+
+    def leveled(self) -> tuple[list[torch.Tensor], bool]:
+        """Return the layers, all of the same size, and whether position 0 is a learned sink."""
+        if self.gradients:
+            return self.layers, False
+        return level(self.layers, self._sunk), bool(self._sunk)
 
     def take(
         self, module: Any, weights: torch.Tensor, values: torch.Tensor, output: torch.Tensor
@@ -79,9 +90,11 @@ class Recording:
     def _keep(self, weights: torch.Tensor) -> None:
         if self.gradients:
             self.layers.append(weights)
-        else:
-            fused = fuse_heads(weights.detach(), self.heads, len(self.layers) + 1)
-            self.layers.append(fused.cpu())
+            return
+        weights = weights.detach()
+        if len(self.layers) in self._sunk:
+            weights = with_sink(weights)
+        self.layers.append(fuse_heads(weights, self.heads, len(self.layers) + 1).cpu())
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
@@ -109,6 +122,48 @@ class Recording:
                 f"{where}; expected {self.tokens} tokens, without windows, pooling or added "
                 "positions"
             )
+
+
+def with_sink(weights: torch.Tensor) -> torch.Tensor:
+    """Return weights with a learned sink before the first position.
+
+    The sink gets what is missing in each row, and attends to itself alone.
+
+    Args:
+        weights: Of shape (..., n, n), rows that sum to 1 at most.
+
+    Returns:
+        Of shape (..., n + 1, n + 1); float64 if the weights are, float32 otherwise.
+
+    Example:
+        >>> with_sink(torch.tensor([[0.5, 0.0], [0.25, 0.5]]))
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.5000, 0.5000, 0.0000],
+                [0.2500, 0.2500, 0.5000]])
+    """
+    weights = weights if weights.dtype == torch.float64 else weights.float()
+    framed = _framed(weights)
+    framed[..., 1:, 0] = (1.0 - weights.sum(dim=-1)).clamp(min=0.0)
+    return framed
+
+
+def level(layers: list[torch.Tensor], sunk: Collection[int]) -> list[torch.Tensor]:
+    """Return layers of one size: if some have a learned sink, others get one of no weight.
+
+    Args:
+        layers: Of shape (..., n, n), or (..., n + 1, n + 1) with a sink.
+        sunk: Which layers have a sink, by index.
+    """
+    if not sunk:
+        return layers
+    return [layer if i in sunk else _framed(layer) for i, layer in enumerate(layers)]
+
+
+def _framed(weights: torch.Tensor) -> torch.Tensor:
+    """Put a position before the first, which attends to itself and which nobody attends to."""
+    framed = torch.nn.functional.pad(weights, (1, 0, 1, 0))
+    framed[..., 0, 0] = 1.0
+    return framed
 
 
 def fuse_heads(weights: torch.Tensor, heads: str | int | None, layer: int) -> torch.Tensor:

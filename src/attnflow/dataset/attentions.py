@@ -79,16 +79,23 @@ def keep_attention(
         auto = reads_of(adapter.weights(text, "auto", reads, graph.causal))
     except AttnflowError:  # a masked language model, and a text without a mask
         auto = []
+    # A learned sink is the first position of the graph.
+    shown = text.with_sink() if graph.sink else text
+    auto = [read._replace(position=read.position + graph.sink) for read in auto]
     about = {
         "text": text.tokens.text,
-        "tokens": text.tokens.names,
-        "spans": text.tokens.spans,
-        "special": text.tokens.special,
+        "tokens": shown.tokens.names,
+        "spans": shown.tokens.spans,
+        "special": shown.tokens.special,
         "places": {
             "auto": [read.position for read in auto],
-            **{name: adapter.places(text, name) for name in ("cls", "mask")},
+            **{
+                name: [shown.node(place) for place in adapter.places(text, name)]
+                for name in ("cls", "mask")
+            },
         },
         "reads": auto,
+        "sink": graph.sink,
         **({"segments": text.tokens.segments} if text.tokens.segments else {}),
         **found,
     }
@@ -260,6 +267,7 @@ class Attentions(Sequence[TextAttention]):
                 prediction=None if prediction is None else Prediction(*prediction),
                 residual=None if residual is None else residual.astype(np.float64),
                 mask=arrays[".mask"],
+                sink=bool(about.get("sink", False)),
                 uniform=self._uniform,
             )
 

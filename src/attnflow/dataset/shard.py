@@ -25,7 +25,7 @@ from attnflow.explain import Answer
 from attnflow.explanation import Explanation
 from attnflow.io.records import has_surrogates
 from attnflow.models import Explainer
-from attnflow.models.adapter import BATCH_POSITIONS, Encoded, Ran
+from attnflow.models.adapter import BATCH_POSITIONS, SINK, Encoded, Ran
 from attnflow.models.text import TextAdapter
 from attnflow.options import ANSWER_METHODS, OPTIONS, UNITS, Options
 from attnflow.scoring import Scored, finish
@@ -364,7 +364,9 @@ def _found(
     keep: str | None,
 ) -> Found:
     answer = explainer.adapter.answer(ran, row)[0]
-    finished = finish(item.text.tokens, scored, 0, layer, options)
+    shown = explainer.adapter.shown(ran.captured, item.text)
+    finished = finish(shown.tokens, scored, 0, layer, options)
+    notes = finished.notes if shown is item.text else (*finished.notes, SINK)
     kept = None
     if keep is not None:
         adapter = cast("TextAdapter", explainer.adapter)
@@ -382,7 +384,7 @@ def _found(
         scored.position,
         answer,
         scored.saturation,
-        finished.notes,
+        notes,
         kept,
     )
 

@@ -38,7 +38,7 @@ from attnflow.io.journal import digest_of
 from attnflow.io.records import require_pyarrow
 from attnflow.models import Explainer
 from attnflow.models.adapter import Encoded
-from attnflow.options import OPTIONS
+from attnflow.options import ATTENTION_METHODS, OPTIONS
 from attnflow.tokens import summed
 
 # How many texts are measured and stored together.
@@ -397,19 +397,24 @@ def _stored_references(
     pair = row.get("pair")
     item = row["text"] if pair is None else (row["text"], pair)
     encoded = explainer.adapter.read(item, options["truncate"])
+    count = len(encoded.tokens)
+    attention = options["method"] in ATTENTION_METHODS and options["edges"] == "attention"
+    if attention and explainer.adapter.has_sink(encoded):
+        encoded = encoded.with_sink()
     contrast = options["contrast"]
     signed = reference_values(
         explainer,
         item,
         plan,
-        len(encoded.tokens),
+        count,
         target=options["target"],
-        # The stored position counts source tokens too. That of an encoder-decoder does not.
+        # The stored position counts source tokens too, and a learned sink. The option does not.
         position=row["position"] - encoded.source,
         truncate=options["truncate"],
         **({} if contrast is None else {"contrast": contrast}),
     )
-    values = np.abs(signed)
+    # Nothing depends on a learned sink, the first of the stored tokens.
+    values = np.pad(np.abs(signed), ((0, 0), (len(encoded.tokens) - count, 0)))
     # A causal position sees the tokens up to itself. Any other position sees all.
     found = [
         shown

@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
         inputs: What the model is given: lists of numbers, one for each token, or tensors without
             the axis of a batch.
         source: How many tokens come before the first one that a position can be asked about; 0 but
-            for an encoder-decoder.
+            for an encoder-decoder, or with a learned sink.
         sizes: How many positions of the graph each of the first tokens has; the others, and with
             None all, have one.
         extra: What else its adapter has to know of it.
@@ -52,6 +52,10 @@ class Encoded(NamedTuple):
     source: int = 0
     sizes: tuple[int, ...] | None = None
     extra: Any = None
+
+    def with_sink(self) -> Encoded:
+        """Return the input as its graph has it where a learned sink comes before the tokens."""
+        return self._replace(tokens=self.tokens.with_sink(), source=self.source + 1)
 
     @property
     def nodes(self) -> int:
@@ -65,6 +69,12 @@ class Encoded(NamedTuple):
         before = sum(sizes[:token]) + max(0, token - len(sizes))
         return before + (sizes[token] // 2 if token < len(sizes) else 0)
 
+
+SINK: Final = (
+    "'sink' is no token: it is what each layer has learned to attend to instead, and adds nothing "
+    "to the answer."
+)
+"""What a reader is told of a learned sink."""
 
 Loader = tuple[str, str | Callable[..., Any]]
 """How a checkpoint is loaded: the name of the class of transformers that loads the model, and the
@@ -255,6 +265,7 @@ class Adapter(ABC):
     def __init__(self, model: Any, reader: Any) -> None:
         self.model: Final = model
         self.reader: Final = reader
+        self._sink: bool | None = None
 
     # ---- Which models ----------------------------------------------------------------------------
 
@@ -831,12 +842,14 @@ class Adapter(ABC):
         """Return the attention of steps as `capture` returns it."""
         from attnflow.capture import Captured
 
-        return Captured([step.weights for step in found.steps], found.outputs)
+        return Captured(
+            [step.weights for step in found.steps], found.outputs, sink=found.steps[0].sink
+        )
 
     def carried(self, found: Any, row: int, encoded: Encoded) -> NDArray[np.float64]:
         """Return what each edge of an input's graph carried, as `attnflow.trace.Trace` has it."""
         count = len(encoded.tokens)
-        return np.stack(
+        edges = np.stack(
             [
                 with_own(
                     step.edges[row, :count, :count].numpy(), step.entering[row, :count].numpy()
@@ -844,6 +857,9 @@ class Adapter(ABC):
                 for step in found.steps
             ]
         )
+        # A learned sink has no values, so nothing comes from it.
+        sink = (1, 0) if found.steps[0].sink else (0, 0)
+        return np.pad(edges, ((0, 0), sink, sink))
 
     def capture(self, inputs: dict[str, Any], **options: Any) -> Any:
         """Run the model with its attention captured."""
@@ -868,6 +884,20 @@ class Adapter(ABC):
     def batch(self, captured: Any, encoded: Sequence[Encoded], options: Options) -> Batch | None:
         """Return what scores a whole batch at once; None if inputs are scored one by one."""
         return None
+
+    def has_sink(self, encoded: Encoded) -> bool:
+        """Whether the model's attention has a learned sink. Found once, by running an input."""
+        if self._sink is None:
+            try:
+                captured = self.capture(self.stacked([encoded], [[0]])[0])
+            except AttentionError:
+                return False
+            self._sink = bool(getattr(captured, "sink", False))
+        return self._sink
+
+    def shown(self, captured: Any, encoded: Encoded) -> Encoded:
+        """Return an input with the tokens that its graph has: with the learned sink, if any."""
+        return encoded.with_sink() if getattr(captured, "sink", False) else encoded
 
     def mask(self, graph: AttentionGraph) -> NDArray[np.bool_] | None:
         """Return the offsets that each layer attends over; None reads them off the attention."""

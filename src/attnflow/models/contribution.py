@@ -45,7 +45,8 @@ def contributions(
     if attention is not None:
         graph, trace = _traced(adapter, encoded, found, options, *attention)
         if trace is not None and trace.carried is not None:
-            rows = _entering(trace.carried, graph, found)
+            # A learned sink contributes nothing, and is left out.
+            rows = _entering(trace.carried, graph, found)[:, int(trace.sink) :]
     scores = by_token(rows, encoded)[:, : seen(adapter, encoded, max(places), found)]
     weights = _weights(adapter, encoded, places, found, options)
     details = {
@@ -147,7 +148,8 @@ def _traced(
         heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]
     steps = found.found.steps
     carried = adapter.carried(found.found, found.row, encoded) if steps else None
-    return graph, traced(graph, encoded.tokens, mask=mask, heads=heads, carried=carried)
+    tokens = adapter.shown(captured, encoded).tokens
+    return graph, traced(graph, tokens, mask=mask, heads=heads, carried=carried)
 
 
 def _entering(

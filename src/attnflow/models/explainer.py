@@ -19,7 +19,7 @@ from attnflow.checks import integer
 from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Explained, explain_graph, weights_at
 from attnflow.explanation import Explanation, Prediction
-from attnflow.models.adapter import BATCH_POSITIONS, Asked, Encoded, Question, Ran
+from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
 from attnflow.models.check import checked
 from attnflow.models.contribution import answer_of, by_token, contributions, seen
 from attnflow.models.load import adapter_for, load
@@ -36,7 +36,7 @@ class LayerScores(NamedTuple):
     """The scores of one position of an input in every layer, by several methods.
 
     Attributes:
-        tokens: The T tokens that the position can see.
+        tokens: The T tokens that the position can see. A learned sink is not among them.
         position: The position, as an index among the tokens.
         scores: For each pair of a method and whether its scores are divided by those of uniform
             attention, the scores, float64 of shape (L, T).
@@ -338,6 +338,8 @@ class Explainer:
         scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
         causal = scorer.graph.causal
         weights = [self.weights(ran, 0, encoded, one.position, causal) for one in group]
+        # A learned sink is no token of the input, and has no score here.
+        sink = int(scorer.graph.sink)
         default = scorer.has_receptive_field("auto")
         wanted = {default if choice == "auto" else bool(choice) for choice in receptive_fields}
         nodes = sorted({int(node) for each in weights for node in np.flatnonzero(each)})
@@ -354,11 +356,11 @@ class Explainer:
             seen = scorer.token(scorer.sees(int(np.flatnonzero(each)[-1])) - 1) + 1
             results.append(
                 LayerScores(
-                    encoded.tokens.first(seen),
-                    scorer.token(node),
-                    {key: values[:, i, :seen] for key, values in scores.items()},
+                    encoded.tokens.first(seen - sink),
+                    scorer.token(node) - sink,
+                    {key: values[:, i, sink:seen] for key, values in scores.items()},
                     default,
-                    scorer.sinks(node),
+                    tuple(index - sink for index in scorer.sinks(node) if index >= sink),
                     answer.target,
                     answer.prediction,
                 )
@@ -452,7 +454,10 @@ class Explainer:
             position: As in `explain`.
             causal: Whether its graph is causal.
         """
-        return self.adapter.weights(encoded, position, ran.reads(row), causal)
+        found = self.adapter.weights(encoded, position, ran.reads(row), causal)
+        # A learned sink comes before the tokens.
+        sink = int(self.adapter.shown(ran.captured, encoded) is not encoded)
+        return np.pad(found, (sink, 0))
 
     def contributions(self, encoded: Sequence[Encoded], options: Options) -> list[Explanation]:
         """Explain what the answers for some inputs came from, without traces.
@@ -549,31 +554,34 @@ class Explainer:
         scorer = self.scorer(ran, row, encoded, options)
         count, heads = scorer.graph.tokens, None
         targets: list[int | None] = [*ran.targets[row]]
+        shown = self.adapter.shown(ran.captured, encoded)
         if places is None:
             # One answer, which may be read at several positions.
             weights = [self.weights(ran, row, encoded, options.position, scorer.graph.causal)]
             read = [(ran.positions[row], Asked(tuple(targets) or (None,), ran.contrast))]
         else:
-            weights = [weights_at(encoded.node(place), count) for place in places]
+            weights = [weights_at(shown.node(place), count) for place in places]
             read = [
                 ([place], Asked((target,), ran.contrast))
                 for place, target in zip(places, targets or [None] * len(places), strict=True)
             ]
         if options.keep_heads:
             heads = [layer[row, :, :count, :count].numpy() for layer in ran.captured.layers]
+        details = self.adapter.details(encoded, ran.captured.outputs)
+        if scorer.graph.sink:
+            details["notes"] = (*details.get("notes", ()), SINK)
         found = explain_graph(
             scorer,
-            encoded.tokens,
+            shown.tokens,
             weights,
             options,
             self.adapter.answer(ran, row),
-            details={
-                "model": self.name,
-                "task": self.task,
-                **self.adapter.details(encoded, ran.captured.outputs),
-            },
+            details={"model": self.name, "task": self.task, **details},
             heads=heads,
         )
+        if scorer.graph.sink:
+            # From here on tokens are those of the input.
+            found = [one._replace(groups=_shifted(one.groups, -1)) for one in found]
         return [
             self._checked(explained, encoded, own, asked, options)
             for explained, (own, asked) in zip(found, read, strict=True)
@@ -591,6 +599,11 @@ class Explainer:
         if not options.check:
             return explained.explanation
         return checked(self, explained, encoded, places, asked, options)
+
+
+def _shifted(groups: Sequence[Sequence[int]], by: int) -> list[list[int]]:
+    """Return groups of tokens whose numbering begins elsewhere; what is not a token is gone."""
+    return [[index + by for index in group if index + by >= 0] for group in groups]
 
 
 def _known(encoded: Sequence[Encoded], places: Sequence[int | None]) -> list[int]:

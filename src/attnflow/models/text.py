@@ -402,9 +402,10 @@ class TextAdapter(Adapter):
         shares = captured.residuals
         return Batch(
             [layer.numpy() for layer in captured.layers],
-            [len(text.tokens) for text in encoded],
+            [len(text.tokens) + captured.sink for text in encoded],
             residual=options.residual if shares is None else [share.numpy() for share in shares],
             gradient=options.edges == "gradient",
+            sink=captured.sink,
         )
 
     def details(self, encoded: Encoded, outputs: Any) -> dict[str, Any]:
@@ -612,6 +613,8 @@ def placed(
 
 def fused_graph(captured: Any, row: int, count: int, options: Options) -> AttentionGraph:
     """Return the graph of the first positions of one input of a batch."""
+    sink = bool(getattr(captured, "sink", False))
+    count += sink
     # With heads kept apart there is one more axis.
     layers: list[Any] = [layer[row, ..., :count, :count] for layer in captured.layers]
     if options.edges == "gradient":
@@ -620,5 +623,8 @@ def fused_graph(captured: Any, row: int, count: int, options: Options) -> Attent
     if captured.residuals is not None:
         residual = np.stack([shares[row, :count].numpy() for shares in captured.residuals])
     return AttentionGraph(
-        layers, heads=options.heads if options.keep_heads else "mean", residual=residual
+        layers,
+        heads=options.heads if options.keep_heads else "mean",
+        residual=residual,
+        sink=sink,
     )

@@ -22,7 +22,7 @@ def attention_report(explanation: Explanation) -> Report | None:
     if trace is None:
         return None
     scorer = Scorer(trace.graph(), mask=trace.mask)
-    place = explanation.position
+    place = explanation.trace_position
     columns = [
         scorer.scores(method, [place], relative=trace.mask is not None)[-1, 0]
         for method in ATTENTION_METHODS

@@ -133,7 +133,8 @@ def _explained(made: Finished, stored: Attentions, number: int) -> Explanation:
     if text.residual is None:
         names.append("residual")
     options = {name: made.header["options"][name] for name in names}
-    position = "auto" if text.position is None else text.position
+    # The position kept counts a learned sink, and the option does not.
+    position = "auto" if text.position is None else text.position - text.sink
     return text.explain(**options, position=position)
 
 

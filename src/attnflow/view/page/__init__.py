@@ -97,7 +97,7 @@ def first_choices(explanation: Explanation) -> dict[str, Any]:
     method, layer = explanation.method, explanation.layer
     if has_sign(explanation) and explanation.trace is not None:
         method, layer = "rollout", explanation.trace.depth
-    return {"method": method, "layer": layer, "position": explanation.position}
+    return {"method": method, "layer": layer, "position": explanation.trace_position}
 
 
 def _contribution(explanation: Explanation) -> dict[str, Any]:

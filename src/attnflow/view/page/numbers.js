@@ -233,7 +233,12 @@ export class Numbers {
 
   evenGraph() {
     if (!this.uniform) {
-      const attention = uniformAttention(this.trace.mask, this.tokens, this.encoder);
+      const attention = uniformAttention(
+        this.trace.mask,
+        this.tokens,
+        this.encoder,
+        this.trace.sunk,
+      );
       this.uniform = new Graph(attention, this.graph.residual, this.tokens, this.encoder);
     }
     return this.uniform;

@@ -44,7 +44,7 @@ function normalised(codes, start, tokens) {
 /**
  * Read the trace of an explanation.
  *
- * Returns {tokens, attention, heads, residual, mask, encoder}: attention has a Float32Array of n x n for
+ * Returns {tokens, attention, heads, residual, mask, encoder, sunk}: attention has a Float32Array of n x n for
  * each layer, heads one for each head of each layer or is null, residual has for each layer the
  * share of each position, and mask for each layer which offsets from -(n - 1) to n - 1 it attends
  * over, or is null. Of an encoder-decoder, encoder is [its layers, the tokens of the source].
@@ -81,7 +81,9 @@ export async function readTrace(trace) {
       typeof trace.residual === "number" ? trace.residual : trace.residual[layer][k],
     ),
   );
-  return { tokens, attention, heads, residual, mask, encoder: trace.encoder ?? null };
+  // Which layers attend to a learned sink, the first of the tokens, if there is one.
+  const sunk = trace.sink ? attention.map((weights) => attends(weights, tokens)) : null;
+  return { tokens, attention, heads, residual, mask, encoder: trace.encoder ?? null, sunk };
 }
 
 /** Return whether a position passes a layer of an encoder-decoder's graph, and does not attend. */
@@ -97,8 +99,17 @@ function reach(encoder, layer, tokens) {
   return own ? [source, tokens] : [0, source];
 }
 
-/** Return the uniform attention over the same mask. */
-export function uniformAttention(mask, tokens, encoder = null) {
+// Whether any token attends to the first one.
+function attends(weights, tokens) {
+  for (let row = 1; row < tokens; row += 1) if (weights[row * tokens] > 0) return true;
+  return false;
+}
+
+/**
+ * Return the uniform attention over the same mask. A learned sink, the first position, counts as
+ * one more position that the layers of sunk attend to.
+ */
+export function uniformAttention(mask, tokens, encoder = null, sunk = null) {
   return mask.map((allowed, index) => {
     const weights = new Float32Array(tokens * tokens);
     const [first, end] = reach(encoder, index + 1, tokens);
@@ -107,11 +118,13 @@ export function uniformAttention(mask, tokens, encoder = null) {
         weights[row * tokens + row] = 1;
         continue;
       }
+      const seen = (i) => {
+        if (sunk === null || (i > 0 && row > 0)) return allowed[i - row + tokens - 1];
+        return row === 0 ? i === 0 : sunk[index];
+      };
       let count = 0;
-      for (let i = first; i < end; i += 1) if (allowed[i - row + tokens - 1]) count += 1;
-      for (let i = first; i < end; i += 1) {
-        if (allowed[i - row + tokens - 1]) weights[row * tokens + i] = 1 / count;
-      }
+      for (let i = first; i < end; i += 1) if (seen(i)) count += 1;
+      for (let i = first; i < end; i += 1) if (seen(i)) weights[row * tokens + i] = 1 / count;
     }
     return weights;
   });
