@@ -542,7 +542,7 @@ def test_without_a_model_the_command_takes_the_one_that_comes_along(
 ):
     monkeypatch.setattr("attnflow.models.verb_number.checkpoint", lambda: saved)
     assert main(["explain", "--json", "a film"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == str(saved)
+    assert json.loads(capsys.readouterr().out)["model"] == saved.name
     monkeypatch.setattr("attnflow.models.verb_number.checkpoint", lambda: tmp_path)
     assert main(["explain", "a film"]) == 1
     assert str(tmp_path) in capsys.readouterr().err

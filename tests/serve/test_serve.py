@@ -381,7 +381,7 @@ def test_an_explanation_is_that_of_python(server, explainer, options):
 
 def test_where_the_model_lies_is_not_told(server):
     model = json.loads(server.get("/api/model")[2])["model"]
-    assert model == "attnflow-verb-number"
+    assert model == "verb_number"
     _, answer = server.post({"text": "the keys", "page": True})
     assert answer["explanations"][0]["model"] == model
     assert str(checkpoint()) not in json.dumps(answer)

@@ -396,7 +396,7 @@ def _stored_model(args: argparse.Namespace, header: Mapping[str, Any]) -> "Expla
         args.task = header["task"]
     if args.model is not None:
         return _load(args)
-    args.model = header["model"]
+    args.model = header.get("path") or header["model"]
     try:
         return _load(args)
     except (ModelError, OptionError) as error:

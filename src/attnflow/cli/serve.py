@@ -19,7 +19,6 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 from attnflow.cli import options
 from attnflow.errors import MissingExtraError
@@ -102,11 +101,6 @@ def run(args: argparse.Namespace) -> int:
     # Check that the port is free before the model is loaded, which takes time.
     with listen(args.host, args.port, token=token) as listening:
         explainer = options.load(args)
-        # Clients need not know where the model is stored.
-        if args.model is None:
-            explainer.name = str(explainer.model.config.model_type)
-        elif Path(args.model).exists():
-            explainer.name = Path(args.model).resolve().name
 
         def ready(address: str) -> None:
             print(address, flush=True)

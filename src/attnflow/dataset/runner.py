@@ -214,6 +214,7 @@ def run(
         made_of = {
             "attnflow": __version__,
             "model": explainer.name,
+            "path": explainer.path,
             "fingerprint": explainer.fingerprint(),
             "task": explainer.task,
         }

@@ -22,7 +22,7 @@ from attnflow.explanation import Explanation, Prediction
 from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
 from attnflow.models.check import checked
 from attnflow.models.contribution import answer_of, by_token, contributions, seen
-from attnflow.models.load import adapter_for, load
+from attnflow.models.load import adapter_for, load, name_of
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
@@ -75,7 +75,9 @@ class Explainer:
         task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
             "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
             "image-classification" or "image-encoder".
-        name: The model's name or path.
+        name: The model's name, which every result and page has: that of its folder, of its GGUF
+            file, or on the hub; for a model made in memory, that of its class.
+        path: What `from_pretrained` loads it by; empty for a model made in memory.
         adapter: What reads inputs for the model and runs it.
         uniform: The scores of uniform attention, kept for the next input of the same size.
 
@@ -100,7 +102,8 @@ class Explainer:
         self.adapter: Final = adapter_for(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
-        self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+        self.path = str(getattr(model, "name_or_path", "") or "")
+        self.name = name_of(self.path) if self.path else type(model).__name__
         self.uniform: Final[dict[Any, NDArray[np.float64]]] = {}
 
     @property
@@ -141,7 +144,9 @@ class Explainer:
             OptionError: If `task`, `device` or `dtype` is not valid.
             ModelError: If the model cannot be found or loaded; the message says why.
         """
-        return cls(*load(name_or_path, task, device, dtype, allow_pickle, trust_remote_code))
+        explainer = cls(*load(name_or_path, task, device, dtype, allow_pickle, trust_remote_code))
+        explainer.path, explainer.name = str(name_or_path), name_of(name_or_path)
+        return explainer
 
     @sign
     def explain(self, inputs: Any, **options: Any) -> Any:

@@ -117,6 +117,32 @@ def load(
     return model.to(place).eval(), reader
 
 
+def name_of(name_or_path: str | os.PathLike[str]) -> str:
+    """Return what a model is called, wherever it is named.
+
+    Args:
+        name_or_path: What it is loaded by.
+
+    Returns:
+        The name of a folder, of a GGUF file without its ending, or on the hub; "verb_number" for
+        the model that comes with attnflow.
+
+    Example:
+        >>> name_of("google/bert-tiny")
+        'google/bert-tiny'
+        >>> from attnflow.models.verb_number import checkpoint
+        >>> name_of(checkpoint())
+        'verb_number'
+    """
+    path = Path(name_or_path)
+    if not path.exists():
+        return str(name_or_path)
+    path = path.resolve()
+    if path.parts[-2:] == ("verb_number", "checkpoint"):
+        return "verb_number"
+    return path.stem if path.suffix == ".gguf" else path.name
+
+
 def begins_texts(path: Path) -> bool:
     """Whether a GGUF file says that its texts begin with the BOS token.
 

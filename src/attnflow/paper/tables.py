@@ -17,7 +17,6 @@ from attnflow.formats import without_nan
 from attnflow.options import ATTENTION_METHODS as METHODS
 from attnflow.paper.result import Result, digits, spread
 from attnflow.view import theme
-from attnflow.view.captions import model_name
 from attnflow.view.evaluation import panels, skipped_notes, statistics_notes
 from attnflow.view.export import csv_text
 from attnflow.view.tables import Report, Table
@@ -269,7 +268,7 @@ class Replication(NamedTuple):
         return (
             f"Spearman's rank correlation of attention with {_REFERENCES[self.setting.reference]}, "
             f"{self.setting.task}.\n{len(self.evaluation.texts):,} sentences of {self.data}; model "
-            f"{model_name(self.evaluation.model)}, accuracy {self.accuracy:.3f}."
+            f"{self.evaluation.model}, accuracy {self.accuracy:.3f}."
         )
 
     def _panel(self, special: bool) -> Table:

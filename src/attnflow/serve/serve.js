@@ -561,7 +561,9 @@ class Served {
   }
 
   inShort(changed) {
-    const said = this.pages.map(({ explanation }) => describePrediction(explanation));
+    const said = this.pages.map(({ explanation, classes }) =>
+      describePrediction(explanation, classes),
+    );
     const { labels: left, special } = this.pages[0];
     const { labels: right } = this.pages[1];
     const ordinary = changed.filter(({ i }) => !special[i]);

@@ -1,7 +1,6 @@
 """What is written beside the scores of an explanation, and how numbers are written."""
 
 import math
-from pathlib import PurePosixPath
 from typing import Any
 
 from attnflow.explanation import Explanation
@@ -16,7 +15,7 @@ METHOD_NAMES = {
     "alti_logit": "ALTI-Logit",
 }
 # The classes of the model that comes with attnflow, in words.
-VERB_NUMBERS = {"VBP": "plural (VBP)", "VBZ": "singular (VBZ)"}
+VERB_NUMBERS = {"VBP": "VBP (plural)", "VBZ": "VBZ (singular)"}
 
 
 # ---- Explanations --------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def headline(explanation: Explanation) -> str:
             position = f"position {explanation.position}" + (f" {name}" if name else "")
         parts = [f"layer {explanation.layer} of {len(explanation.layer_scores)}", position]
     if explanation.model:
-        parts.append(model_name(explanation.model))
+        parts.append(explanation.model)
     return ", ".join(parts)
 
 
@@ -76,15 +75,21 @@ def contrast_name(explanation: Explanation) -> str:
 
 def _contrast(explanation: Explanation) -> str | None:
     """Return the name of the contrast; None if the answer is compared with several others."""
-    others = [name for name in _class_names(explanation) if name != explanation.target]
+    others = [name for name in class_names(explanation) if name != explanation.target]
     if not _compared(explanation):
         others = []
     contrast = others[0] if explanation.contrast is None and others else explanation.contrast
     return None if contrast is None else _answer(explanation, contrast)
 
 
-def _class_names(explanation: Explanation) -> dict[str, str]:
-    return VERB_NUMBERS if model_name(explanation.model) == "verb_number" else {}
+def class_names(explanation: Explanation) -> dict[str, str]:
+    """Return what classes are shown as, where more is known than their labels."""
+    return VERB_NUMBERS if explanation.model == "verb_number" else {}
+
+
+def label_name(explanation: Explanation, label: str) -> str:
+    """Return what a class or token is shown as: without the space that a word may begin with."""
+    return class_names(explanation).get(label) or label.strip() or repr(label)
 
 
 def _compared(explanation: Explanation) -> bool:
@@ -100,7 +105,7 @@ def _answer(explanation: Explanation, label: str) -> str:
     """Return a class as it is called, or a token in quotes, without the space it begins with."""
     if not _chooses_class(explanation):
         return repr(label.strip() or label)
-    return _class_names(explanation).get(label) or label.strip() or repr(label)
+    return label_name(explanation, label)
 
 
 def reading(explanation: Explanation) -> str:
@@ -156,15 +161,17 @@ def answers(explanation: Explanation) -> list[tuple[str, str]]:
     found = []
     prediction = explanation.prediction
     if prediction is not None:
-        label = prediction.label.strip() or repr(prediction.label)
-        found.append(("Prediction", f"{label} ({prediction.probability:.1%})"))
+        label = label_name(explanation, prediction.label)
+        share = f"{prediction.probability:.1%}"
+        told = f"{label}, {share}" if label.endswith(")") else f"{label} ({share})"
+        found.append(("Prediction", told))
     # The headline of contributions says what they are for.
     if (
         explanation.target is not None
         and not has_sign(explanation)
         and (prediction is None or prediction.label != explanation.target)
     ):
-        found.append(("Explained for", explanation.target.strip() or repr(explanation.target)))
+        found.append(("Explained for", label_name(explanation, explanation.target)))
     return found
 
 
@@ -265,28 +272,6 @@ def _position_name(explanation: Explanation) -> str:
     if not has_all_tokens(explanation) or explanation.position >= len(explanation.tokens):
         return ""
     return labels(explanation.pieces)[explanation.position]
-
-
-def model_name(model: str) -> str:
-    """Return the name of a model as views show it.
-
-    Args:
-        model: A name on the hub, or a path.
-
-    Returns:
-        A hub name as it is, and the last folder of a path.
-
-    Example:
-        >>> model_name("/home/me/models/bert-tiny/"), model_name("google/bert-tiny")
-        ('bert-tiny', 'google/bert-tiny')
-        >>> model_name("verb_number/checkpoint")  # the model that comes with attnflow
-        'verb_number'
-    """
-    path = PurePosixPath(model.replace("\\", "/"))
-    if path.parts[-2:] == ("verb_number", "checkpoint"):
-        return "verb_number"
-    is_hub_name = len(path.parts) == 2 and not model.startswith((".", "~", "/"))
-    return str(path) if is_hub_name else path.name
 
 
 # ---- Numbers -------------------------------------------------------------------------------------

@@ -421,7 +421,7 @@ def _headline(evaluation: Evaluation) -> str:
         edges = ""
     always = evaluation.receptive_fields == (True,)
     relative = ", relative to uniform attention" if always else ""
-    name = visible(captions.model_name(evaluation.model), line_breaks=False)
+    name = visible(evaluation.model, line_breaks=False)
     return f"{name}: {captions.counted(len(evaluation.texts))}{edges}{relative}"
 
 

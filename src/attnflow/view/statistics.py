@@ -29,7 +29,7 @@ def report(statistics: Statistics) -> Report:
     headline = (
         f"{statistics.data}: {captions.counted(statistics.count)}, {options['method']} of "
         f"{options['units']}{'' if options['method'] in ANSWER_METHODS else where}, "
-        f"{captions.model_name(statistics.model)}"
+        f"{statistics.model}"
     )
     tables = [table for table in _tables(statistics) if table.rows]
     return Report(visible(headline, line_breaks=False), tables, list(_notes(statistics)))

@@ -30,7 +30,7 @@ from attnflow.io.records import require_pyarrow
 from attnflow.options import ANSWER_METHODS
 from attnflow.tokens import Tokens, joined
 from attnflow.view import page
-from attnflow.view.captions import METHOD_NAMES, model_name
+from attnflow.view.captions import METHOD_NAMES
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
 from attnflow.view.pieces import pieces
 from attnflow.view.text import visible
@@ -262,7 +262,7 @@ def _data(
     layer = "last layer" if options["layer"] == -1 else f"layer {options['layer']}"
     if options["method"] in ANSWER_METHODS:
         layer = "what each token adds to the answer"
-    model = _shown(model_name(str(header["model"])))
+    model = _shown(str(header["model"]))
     folder = shlex.quote(str(made.folder))
     part = []
     if not made.complete:

@@ -67,7 +67,8 @@ def data(explanation: Explanation) -> dict[str, Any]:
     picture = explanation.picture
     return {
         "explanation": explanation.to_dict(),
-        "model": captions.model_name(explanation.model),
+        "model": explanation.model,
+        "classes": captions.class_names(explanation),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
         "labels": [visible(name, line_breaks=False) for name in names],
         "special": list(shown.special),

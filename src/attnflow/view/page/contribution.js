@@ -68,7 +68,7 @@ export const contributionPart = {
     const { contribution } = data;
     const { grid } = data.explanation;
     this.contributionTitle = make("h1", {}, contribution.title);
-    const prediction = describePrediction(data.explanation);
+    const prediction = describePrediction(data.explanation, data.classes);
     this.contributionSubtitle = make(
       "p",
       { class: "subtitle" },

@@ -179,10 +179,10 @@ export const controlsPart = {
       : `Where does ${this.positionName} get its information from?`;
     const parts = [`${METHODS[state.method].name}, ${this.layerName()} of ${this.layers}`];
     if (state.head >= 0) parts.push(`head ${state.head}`);
-    const prediction = describePrediction(explanation);
+    const prediction = describePrediction(explanation, this.data.classes);
     if (prediction) parts.push(`the model predicts ${prediction}`);
     if (explanation.target && explanation.target !== explanation.prediction?.label) {
-      parts.push(`explained for ${quote(answerName(explanation.target))}`);
+      parts.push(`explained for ${quote(answerName(explanation.target, this.data.classes))}`);
     }
     this.subtitle.textContent = `${parts.join(" · ")}`;
   },

@@ -279,14 +279,17 @@ export function cutShort(text, most = 60) {
   return parts.length > most ? `${parts.slice(0, most - 1).join("")}…` : text;
 }
 
-/** Return an answer without the space that a language model's words begin with. */
-export function answerName(label) {
-  return label.trim() || JSON.stringify(label);
+/**
+ * Return an answer as it is shown: by what classes says of it, or without the space that a language
+ * model's words begin with.
+ */
+export function answerName(label, classes = {}) {
+  return classes[label] ?? (label.trim() || JSON.stringify(label));
 }
 
 /** Return what the model predicts, or null. */
-export function describePrediction(explanation) {
+export function describePrediction(explanation, classes = {}) {
   const { prediction } = explanation;
   if (!prediction) return null;
-  return `${quote(answerName(prediction.label))} (${formatShare(prediction.probability)})`;
+  return `${quote(answerName(prediction.label, classes))} (${formatShare(prediction.probability)})`;
 }

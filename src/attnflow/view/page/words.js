@@ -220,13 +220,14 @@ export const wordsPart = {
 
   buildAbout() {
     const make = this.make.bind(this);
-    const { explanation } = this.data;
+    const { explanation, classes } = this.data;
+    const named = (label) => (label ? answerName(label, classes) : null);
     const terms = [
       ["Model", this.data.model],
       ["Task", explanation.task],
-      ["Prediction", describePrediction(explanation)],
-      ["Explained for", explanation.target ? answerName(explanation.target) : null],
-      ["Compared with", explanation.contrast ? answerName(explanation.contrast) : null],
+      ["Prediction", describePrediction(explanation, classes)],
+      ["Explained for", named(explanation.target)],
+      ["Compared with", named(explanation.contrast)],
       ["Check", this.data.contribution ? null : this.data.verdict],
       ["Layers", this.layersInWords()],
       ["Tokens", this.numbers.tokens],
