@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import attnflow
+from attnflow.cli import main
 from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError, TextError
 from attnflow.models import Explainer
 from tests.support.architectures import SMALL, build, state_of
@@ -226,6 +228,87 @@ def test_a_model_that_does_not_read_texts_alone_is_refused_for_its_reason(kind, 
     for method in ("auto", "rollout"):
         with pytest.raises(ModelError, match=reason):
             Explainer(model, wordpiece_tokenizer(VOCABULARY)).explain(TEXT, method=method)
+
+
+def reformer(class_name, **options):
+    sizes = {"axial_pos_shape": (4, 4), "axial_pos_embds_dim": (8, 8), "num_buckets": 2}
+    chunks = {"local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_hashes": 1}
+    layers = {"attn_layers": ["local", "lsh"], "num_attention_heads": 2, "attention_head_size": 8}
+    given = {**sizes, **chunks, **layers, "vocab_size": 50, "hidden_size": 16, **options}
+    config = transformers.ReformerConfig(**given, feed_forward_size=16, max_position_embeddings=16)
+    return getattr(transformers, class_name)(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("class_name", "decoder"),
+    [("ReformerModelWithLMHead", True), ("ReformerForSequenceClassification", False)],
+)
+def test_a_reformer_is_refused_because_of_its_reversible_layers(class_name, decoder):
+    model = reformer(class_name, is_decoder=decoder)
+    tokenizer = decoder_tokenizer() if decoder else wordpiece_tokenizer(VOCABULARY)
+    explainer = Explainer(model, tokenizer)
+    with pytest.raises(AttentionError, match="without gradients"):
+        explainer.explain(TEXT)
+    # The encoder of some releases of transformers does not run at all without gradients.
+    with pytest.raises((AttentionError, ModelError), match=r"pair of tokens|cannot run on"):
+        explainer.explain(TEXT, method="rollout")
+
+
+def test_a_difference_of_attentions_is_not_shown_as_twice_as_many_layers():
+    explanation = explainer_of(*OTHERS["DiffLlama"][:2]).explain(TEXT)
+    assert explanation.trace is None
+    assert any("4 times" in note for note in explanation.notes)
+
+
+def test_an_image_processor_is_no_tokenizer():
+    config = transformers.SiglipConfig(text_config=SMALL, vision_config=VISION)
+    processor = transformers.SiglipImageProcessor(size={"height": 8, "width": 8})
+    with pytest.raises(ModelError, match=r"SiglipImageProcessor.*does not read text"):
+        Explainer(transformers.SiglipTextModel(config.text_config).eval(), processor)
+    image = np.zeros((8, 8, 3), np.uint8)
+    vision = transformers.SiglipVisionModel(config.vision_config).eval()
+    with pytest.raises(OptionError, match="no CLS token; expected an index from 0 to 3"):
+        Explainer(vision, processor).explain(image)
+    assert Explainer(vision, processor).explain(image, position=1).method == "rollout"
+    classifier = transformers.SiglipForImageClassification(config).eval()
+    assert Explainer(classifier, processor).explain(image).method == "contribution"
+
+
+def bos_tokenizer(**options):
+    tokenizer = Tokenizer(models.WordLevel({**VOCABULARY, "<s>": 40}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", bos_token="<s>", **options
+    )
+
+
+@pytest.mark.parametrize("method", ["auto", "rollout"])
+def test_a_text_without_the_bos_that_the_tokenizer_was_saved_with_has_a_note(method):
+    model = build("Llama")
+
+    def noted(tokenizer):
+        notes = Explainer(model, tokenizer).explain("the keys", method=method).notes
+        return any("begin with <s>" in note for note in notes)
+
+    tokenizer = bos_tokenizer(add_bos_token=True)
+    assert not noted(tokenizer)
+    tokenizer.add_bos_token = False
+    assert noted(tokenizer)
+    # A token that texts need not begin with, as for GPT-2.
+    assert not noted(bos_tokenizer())
+    assert not noted(bos_tokenizer(add_bos_token=False))
+
+
+def test_a_task_that_does_not_exist_lists_the_tasks(capsys):
+    with pytest.raises(OptionError, match=r"task is 'classificaton'.*'masked-lm'"):
+        Explainer.from_pretrained("/nowhere", task="classificaton")
+    for flag, value in (("--task", "classificaton"), ("--device", "cuda:77")):
+        assert main(["explain", "the keys", flag, value]) != 0
+        error = capsys.readouterr().err.strip()
+        assert value in error
+        assert len(error.splitlines()) == 1
+    assert main(["explain", "the keys", " "]) != 0
+    assert "item 1" in capsys.readouterr().err
 
 
 def test_an_error_about_one_of_many_texts_names_it():

@@ -17,6 +17,7 @@ calls. No module is changed; hooks are there for the time of the call.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -188,7 +189,14 @@ def _contribute(
     try:
         with watched_head(model, only_head=False) as head, frozen, _hooked(model, frozen):
             outputs = forward(model, inputs)
-            answers = check_score(score(outputs), items)
+            found = score(outputs)
+            if torch.is_tensor(found) and not found.requires_grad:
+                raise AttentionError(
+                    f"{type(model).__name__} computes its answer without gradients, as "
+                    "torch.no_grad() and reversible layers do, and contributions need them; try "
+                    "method='rollout'"
+                )
+            answers = check_score(found, items)
     finally:
         RECORDING.reset(token)
     if steps and not recording.taken:
@@ -196,6 +204,7 @@ def _contribute(
             f"the attention of {type(model).__name__} cannot be followed from layer to layer: none "
             "of its layers calls the attention interface of transformers"
         )
+    recording.check_layers(type(model).__name__)
     embeddings = list(frozen.entries.values())
     # Inside a mode of its own, what was seen of the head may not be part of the graph.
     read = [values for values in head.wanted if values.requires_grad]
@@ -406,6 +415,20 @@ class _Steps:
     ) -> None:
         """Take what an attention layer has computed."""
         self.taken.append(_Taken(len(self._frozen.layers) - 1, weights.detach(), values, output))
+
+    def check_layers(self, model: str) -> None:
+        """Check that no layer attends more often than to its own positions and to others'.
+
+        Raises:
+            AttentionError: If one does, as for a difference of two attentions.
+        """
+        times = Counter(taken.entry for taken in self.taken)
+        most = len(self._frozen.entries)
+        if any(count > most for count in times.values()):
+            raise AttentionError(
+                f"a layer of {model} computes attention {max(times.values())} times, so it cannot "
+                "be followed from layer to layer"
+            )
 
     @property
     def wanted(self) -> list[torch.Tensor]:

@@ -289,9 +289,10 @@ class ImageAdapter(Adapter):
             return names.index(wanted)
         special = ("auto", "cls", *self.layout.special) if "[CLS]" in names else self.layout.special
         lacking = "" if "[CLS]" in names else f", and {self.name} has no CLS token"
+        expected = ", ".join([*special, f"an index from 0 to {len(names) - 1}"])
         raise OptionError(
-            f"position is {position!r}{lacking}; expected {', '.join(special)}, an index from 0 to "
-            f"{len(names) - 1}, or a patch from '0,0' to {names[-1]!r}"
+            f"position is {position!r}{lacking}; expected {expected}, or a patch from '0,0' to "
+            f"{names[-1]!r}"
         )
 
     # ---- Running ---------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from attnflow.tokens import PAIR, Span, Tokens, joined
 TASKS: Final = {
     "classification": (("ForSequenceClassification",), "AutoModelForSequenceClassification"),
     "masked-lm": (("ForMaskedLM", "ForPreTraining"), "AutoModelForMaskedLM"),
-    "causal-lm": (("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM"),
+    "causal-lm": (("ForCausalLM", "LMHeadModel", "ModelWithLMHead"), "AutoModelForCausalLM"),
     "encoder": ((), "AutoModel"),
 }
 
@@ -49,11 +49,21 @@ class TextAdapter(Adapter):
         super().__init__(model, reader)
         self.task = _task_of(type(model).__name__)
         takes = inspect.signature(model.forward).parameters
-        passes_on = any(item.kind is item.VAR_KEYWORD for item in takes.values())
+        # What takes anything may pass it on to a model that reads text, unless it needs something.
+        passed = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+        passes_on = any(item.kind is item.VAR_KEYWORD for item in takes.values()) and all(
+            item.kind in passed or item.default is not item.empty for item in takes.values()
+        )
         if not {"input_ids", "inputs_embeds"} & set(takes) and not passes_on:
             raise ModelError(
                 f"{self.name} reads {next(iter(takes), 'nothing')}, and not text; expected a model "
                 f"that reads one of: texts, images, sounds"
+            )
+        if not hasattr(reader, "convert_ids_to_tokens"):
+            raise ModelError(
+                f"tokenizer is {type(reader).__name__}, which does not read text, and {self.name} "
+                "is explained by the text it reads; give its tokenizer. For images, load the part "
+                "that reads images alone, such as ...VisionModel or ...ForImageClassification"
             )
 
     @classmethod
@@ -421,7 +431,22 @@ class TextAdapter(Adapter):
         if words:
             listed = ", ".join(dict.fromkeys(words))
             notes += (f"The tokenizer does not know {listed}: the model read {name} instead.",)
+        if self._lacks_bos(ids):
+            notes += (
+                f"Texts of this model begin with {self.tokenizer.bos_token}, as its tokenizer's "
+                "file says (add_bos_token), and this one was read without it. The answer may be "
+                "another one.",
+            )
         return {"notes": notes} if notes else {}
+
+    def _lacks_bos(self, ids: Sequence[int]) -> bool:
+        """Whether a text has no BOS token where the tokenizer was saved to add one.
+
+        That a model has such a token says nothing: GPT-2 and Qwen read texts without it.
+        """
+        bos = getattr(self.tokenizer, "bos_token_id", None)
+        saved = getattr(self.tokenizer, "init_kwargs", None) or {}
+        return self.writes and saved.get("add_bos_token") is True and bos not in (None, ids[0])
 
     # ---- Writing ---------------------------------------------------------------------------------
 
