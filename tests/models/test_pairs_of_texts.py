@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
@@ -505,7 +506,7 @@ def test_run_and_evaluate_have_a_pair_column(folder, tmp_path, capsys):
     evaluation = ["evaluate", "--model", folder, "--data", data, *columns, "--workers", "1"]
     capsys.readouterr()
     assert main([*evaluation, "--label-column", "label", "--samples", "10", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["model"] == folder
+    assert json.loads(capsys.readouterr().out)["model"] == Path(folder).name
     assert main(["evaluate", "--data", output, "--workers", "1", "--samples", "10"]) == 0
 
 
