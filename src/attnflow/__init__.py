@@ -38,6 +38,7 @@ from attnflow.version import __version__
 if TYPE_CHECKING:
     from attnflow.dataset import run
     from attnflow.explanation import Explanation
+    from attnflow.generation import Generation
     from attnflow.models import Explainer
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "DataError",
     "Explainer",
     "Explanation",
+    "Generation",
     "GraphSizeError",
     "MissingExtraError",
     "ModelError",
@@ -71,6 +73,7 @@ __all__ = [
 _LAZY = {
     "Explainer": "attnflow.models",
     "Explanation": "attnflow.explanation",
+    "Generation": "attnflow.generation",
     "run": "attnflow.dataset",
 }
 

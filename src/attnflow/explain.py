@@ -36,10 +36,17 @@ class Answer(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """An explanation, and for each unit that it scores the tokens of the input, by index."""
+    """An explanation, and what it was made of.
+
+    Attributes:
+        explanation: The explanation.
+        groups: For each unit that it scores the tokens of the input, by index.
+        scored: The scores of the tokens, before any were left out or added up.
+    """
 
     explanation: Explanation
     groups: list[list[int]]
+    scored: Scored
 
 
 def explain_graph(
@@ -189,4 +196,4 @@ def explained(
         **answer._asdict(),
         **given,
     )
-    return Explained(explanation, finished.groups)
+    return Explained(explanation, finished.groups, scored)

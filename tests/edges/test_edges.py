@@ -621,7 +621,7 @@ def test_many_texts_are_explained_as_one_by_one(classifier, edges):
 
 @pytest.mark.parametrize("edges", ["effective", "value_norm"])
 def test_generated_tokens_are_explained(decoder, edges):
-    steps = decoder.generate("the keys to the", 2, method="rollout", edges=edges)
+    steps = decoder.generate("the keys to the", max_new_tokens=2, method="rollout", edges=edges)
     alone = decoder.explain("the keys to the", method="rollout", edges=edges)
     np.testing.assert_allclose(steps[0].scores, alone.scores, atol=1e-5)
 

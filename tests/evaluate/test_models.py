@@ -126,7 +126,7 @@ def test_the_correlation_of_a_pair_is_the_mean_over_the_tokens_of_its_target(tra
 def test_without_a_target_the_model_writes_one(translator):
     found = evaluate(translator, SOURCES, max_new_tokens=3, methods="rollout", **FEW)
     written = [
-        "".join(step.target for step in translator.generate(source, 3, method="raw"))
+        "".join(step.target for step in translator.generate(source, max_new_tokens=3, method="raw"))
         for source in SOURCES
     ]
     said = [text.target.replace(" ", "") for text in found.texts]

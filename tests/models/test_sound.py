@@ -304,7 +304,7 @@ def test_the_language_is_the_one_that_the_model_hears(explainer):
     explanation = Explainer(model, processor()).explain((noise(0.4), TEXT), method="rollout")
     expected = ("<|startoftranscript|>", heard, "<|transcribe|>", "<|notimestamps|>", "the", "cat")
     assert explanation.tokens[5:] == expected
-    written = Explainer(model, processor()).generate(noise(0.4), 2, method="rollout")
+    written = Explainer(model, processor()).generate(noise(0.4), max_new_tokens=2, method="rollout")
     assert written[0].tokens == explanation.tokens[:-2]
 
 

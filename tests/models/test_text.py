@@ -212,7 +212,9 @@ def test_every_generated_token_is_explained_by_what_came_before(decoder):
 
 
 def test_gradient_edges_of_generated_tokens_are_each_for_its_own_token(decoder):
-    steps = decoder.generate("the keys to the", 2, method="rollout", edges="gradient")
+    steps = decoder.generate(
+        "the keys to the", max_new_tokens=2, method="rollout", edges="gradient"
+    )
     alone = decoder.explain("the keys to the", method="rollout", edges="gradient")
     np.testing.assert_allclose(steps[0].layer_scores, alone.layer_scores, atol=1e-5)
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, Options
 from attnflow.scoring import Batch
 from attnflow.tokens import Tokens
+
+if TYPE_CHECKING:
+    from attnflow.models.writing import Progress, Writing, Written
 
 # Inputs of a batch run together. This many positions keep a processor busy without holding much
 # more attention than one long text would.
@@ -928,21 +931,19 @@ class Adapter(ABC):
     # ---- Writing ---------------------------------------------------------------------------------
 
     def generate(
-        self, item: Any, max_new_tokens: int, options: Options
-    ) -> tuple[Encoded, list[int], list[int]]:
-        """Let the model write, greedily.
+        self, item: Any, writing: Writing, truncate: bool, progress: Progress | None = None
+    ) -> Written:
+        """Let the model write.
 
         Args:
-            item: The prompt, or the source.
-            max_new_tokens: How many tokens to write at most.
-            options: The options.
-
-        Returns:
-            The input with what was written; the positions from which tokens were written, special
-            ones left out where they end the text; and those tokens.
+            item: The prompt, the chat, or the source.
+            writing: How to write.
+            truncate: As in `Explainer.explain`.
+            progress: Told how many tokens are written.
 
         Raises:
             OptionError: If the model does not write text.
+            TextError: If the text gets longer than the model takes.
         """
         raise OptionError(f"generate needs a model that writes text, not one for {self.task}")
 

@@ -15,14 +15,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import integer
 from attnflow.errors import AttentionError, OptionError
-from attnflow.explain import Explained, explain_graph, weights_at
+from attnflow.explain import Answer, Explained, explain_graph, explained, weights_at
 from attnflow.explanation import Explanation, Prediction
+from attnflow.generation import Generation
 from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
 from attnflow.models.check import checked
 from attnflow.models.contribution import answer_of, by_token, contributions, seen
 from attnflow.models.load import adapter_for, load, name_of
+from attnflow.models.writing import Progress, Writing, Written
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, Options, sign
 from attnflow.scoring import Scorer
 from attnflow.tokens import Tokens
@@ -205,11 +206,11 @@ class Explainer:
             numbers, encoded = [index for index, _ in batch], [item for _, item in batch]
             if chosen.method in ANSWER_METHODS:
                 found = self._contributions(encoded, chosen, adapter.located(encoded, chosen))
-                yield from zip(numbers, found, strict=True)
+                yield from zip(numbers, (one.explanation for one in found), strict=True)
                 continue
             ran = self.run(encoded, chosen)
             for row, (index, item) in enumerate(batch):
-                yield index, self._explained(ran, row, item, None, chosen)[0]
+                yield index, self._explained(ran, row, item, None, chosen)[0].explanation
 
     def run(self, encoded: Sequence[Encoded], options: Options) -> Ran:
         """Run the model on inputs, with its attention captured.
@@ -233,45 +234,149 @@ class Explainer:
             return options
         return options.replace(method="contribution" if self.adapter.answers else "rollout")
 
-    def generate(self, prompt: Any, max_new_tokens: int = 20, **options: Any) -> list[Explanation]:
-        """Let a language model write on, and explain every token it adds.
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        max_new_tokens: int = 40,
+        do_sample: bool = False,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        seed: int | None = None,
+        num_beams: int = 1,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Generation:
+        """Let a language model write on, and explain every token it adds, and all of them at once.
 
-        The tokens are generated greedily. Then one pass over the whole text captures the attention
-        for all of them; with gradient edges, each token takes a pass of its own. An encoder-decoder
-        writes a target for the source.
+        By default the most likely token is written each time. What is explained is what was
+        written, also if it was drawn at random. Then passes over the whole text explain the tokens,
+        several at a time; for attention methods it is one pass, but with gradient edges, each
+        token takes a pass of its own. An encoder-decoder writes a target for the source.
 
         Args:
-            prompt: The text to continue; for an encoder-decoder the source, or a tuple of the
-                source and the target so far, as in `explain`.
+            prompt: The text to continue; a chat, which is a list of messages with "role" and
+                "content" for the model's chat template; for an encoder-decoder the source, or a
+                tuple of the source and the target so far; all as in `explain`.
             max_new_tokens: How many tokens to add at most; fewer if the model ends the text.
+            do_sample: Draw each token at random by its probability.
+            temperature: What logits are divided by before a token is drawn; less than 1 favours
+                the likely ones. As with `top_p` and `top_k`, None is the model's own setting.
+            top_p: Draw only from the most likely tokens that have this probability together.
+            top_k: Draw only from so many of the most likely tokens.
+            seed: Makes what is drawn repeatable. Without one it comes from torch's generator.
+            num_beams: 1; beam search is not supported.
+            progress: Called with "writing" or "explaining", how many tokens are done, and how many
+                there are.
             **options: Options of `explain` other than `position` and `target`.
 
         Returns:
-            One explanation for each token added: its target is the token, its position the one
-            before, and it scores all tokens up to there.
+            A `Generation`: what was written, an explanation for each token added, and one of the
+            whole answer. Only the first explanations have a trace, if all of them take too much
+            memory.
 
         Raises:
             OptionError: If the model does not write text or an option is not valid.
             TextError: If the prompt is empty, or the text gets longer than the model takes.
+
+        Example:
+            >>> from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+            >>> from tokenizers import Tokenizer, models, pre_tokenizers
+            >>> words = Tokenizer(models.WordLevel({"keys": 0, "open": 1, "doors": 2}, "keys"))
+            >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+            >>> config = GPT2Config(vocab_size=3, n_embd=8, n_layer=2, n_head=2, n_positions=16,
+            ...                     bos_token_id=None, eos_token_id=None)
+            >>> explainer = Explainer(
+            ...     GPT2LMHeadModel(config), PreTrainedTokenizerFast(tokenizer_object=words)
+            ... )
+            >>> generation = explainer.generate("keys open", max_new_tokens=3)
+            >>> len(generation), generation.matrix.shape
+            (3, (3, 4))
+            >>> abs(generation.whole.value - sum(one.value for one in generation)) < 1e-4
+            True
         """
-        integer(max_new_tokens, "max_new_tokens", least=1)
+        writing = Writing(max_new_tokens, do_sample, temperature, top_p, top_k, seed, num_beams)
         for name in ("position", "target"):
             if name in options:
                 raise OptionError(f"{name} cannot be given: generate chooses it for each token")
         chosen = self.chosen(Options(**options))
-        text, positions, written = self.adapter.generate(prompt, max_new_tokens, chosen)
-        if chosen.method in ANSWER_METHODS:
-            return self._written(text, positions, written, chosen)
+        written = self.adapter.generate(prompt, writing, chosen.truncate, progress)
+        steps: list[Explained] = []
+        traces, count = 0, len(written.tokens)
+        for step in self._steps(written, chosen):
+            explanation = step.explanation
+            traces += 0 if explanation.trace is None else explanation.trace.nbytes
+            if traces > MOST_TRACES:
+                step = step._replace(explanation=explanation.without_trace())
+            steps.append(step)
+            if progress is not None:
+                progress("explaining", len(steps), count)
+        whole = self._whole(written, chosen, steps) if steps else None
+        groups = [] if whole is None else whole.groups
+        return Generation(
+            prompt=written.prompt,
+            text=written.text,
+            explanations=tuple(step.explanation for step in steps),
+            whole=None if whole is None else whole.explanation,
+            written=tuple(min(group) >= written.first for group in groups),
+            ended=written.ended,
+            options=writing.recorded(),
+        )
+
+    def _whole(self, written: Written, options: Options, steps: Sequence[Explained]) -> Explained:
+        """Explain all that was written: the sum over its tokens, or the mean of attention."""
+        text = written.encoded
+        if options.method == "contribution":
+            contrast = self.adapter.target(options.contrast, "contrast")
+            asked = Asked(tuple(written.tokens), contrast)
+            [found] = self._contributions([text], options, [(written.positions, asked)])
+            return found
+        last = steps[-1]
+        scores = np.zeros_like(last.scored.scores)
+        for step in steps:
+            scores[:, : step.scored.scores.shape[1]] += step.scored.scores
+        answer = Answer(target=written.text or None, contrast=last.explanation.contrast)
+        trace = None
+        if options.method in ANSWER_METHODS:
+            value, bias = (
+                sum(getattr(step.explanation, name) for step in steps) for name in ("value", "bias")
+            )
+            answer = answer._replace(value=value, bias=bias)
+        else:
+            scores /= len(steps)
+            trace = last.explanation.trace
+        return explained(
+            text.tokens,
+            last.scored._replace(scores=scores, saturation=None),
+            last.explanation.layer,
+            options,
+            answer,
+            trace,
+            {"model": self.name, "task": self.task, **self.adapter.details(text, None)},
+            until=self.adapter.asks_about_targets,
+        )
+
+    def _steps(self, written: Written, options: Options) -> Iterator[Explained]:
+        """Yield the explanation of each token that a model wrote."""
+        text, positions, tokens = written.encoded, written.positions, written.tokens
+        if options.method in ANSWER_METHODS:
+            contrast = self.adapter.target(options.contrast, "contrast")
+            most = max(1, BATCH_POSITIONS // len(text.tokens))
+            for start in range(0, len(positions), most):
+                part = slice(start, start + most)
+                located = [
+                    ([place], Asked((target,), contrast))
+                    for place, target in zip(positions[part], tokens[part], strict=True)
+                ]
+                yield from self._contributions([text] * len(located), options, located)
+            return
         # Each token is a target of its own, so each needs the gradient of a pass of its own.
-        groups = [[i] for i in range(len(positions))] if chosen.edges == "gradient" else None
-        found = []
-        for group in groups or [list(range(len(positions)))]:
-            if not group:
-                continue
-            places, targets = [positions[i] for i in group], [written[i] for i in group]
-            ran = self.adapter.run([text], [places], chosen, [targets])
-            found += self._explained(ran, 0, text, places, chosen)
-        return found
+        size = 1 if options.edges == "gradient" else len(positions)
+        for start in range(0, len(positions), size or 1):
+            where, targets = positions[start : start + size], tokens[start : start + size]
+            ran = self.adapter.run([text], [where], options, [targets])
+            yield from self._explained(ran, 0, text, where, options)
 
     def layer_scores(
         self,
@@ -472,7 +577,8 @@ class Explainer:
             options: The options.
         """
         located = self.adapter.located(encoded, options)
-        return self._contributions(encoded, options, located, steps=False)
+        found = self._contributions(encoded, options, located, steps=False)
+        return [one.explanation for one in found]
 
     def _contributions(
         self,
@@ -480,7 +586,7 @@ class Explainer:
         options: Options,
         located: Sequence[tuple[Sequence[int], Asked]],
         steps: bool | None = None,
-    ) -> list[Explanation]:
+    ) -> list[Explained]:
         """Explain what the answers for a batch came from; with traces, unless it is too large."""
         adapter = self.adapter
         places, asked = [own for own, _ in located], [one for _, one in located]
@@ -504,7 +610,7 @@ class Explainer:
             captured, note = self._attention(encoded, places, options)
         results = []
         for row, (item, own, one) in enumerate(zip(encoded, places, found, strict=True)):
-            explained = contributions(
+            mine = contributions(
                 adapter,
                 item,
                 own,
@@ -514,7 +620,7 @@ class Explainer:
                 captured and (captured, row),
                 [] if note is None else [note],
             )
-            results.append(self._checked(explained, item, own, one.asked, options))
+            results.append(self._checked(mine, item, own, one.asked, options))
         return results
 
     def _attention(
@@ -528,22 +634,6 @@ class Explainer:
             # What follows says what to do for a method that needs attention.
             return None, f"No attention is shown: {str(error).partition(';')[0]}."
 
-    def _written(
-        self, text: Encoded, positions: list[int], written: list[int], options: Options
-    ) -> list[Explanation]:
-        """Explain each token that a model wrote, several at once."""
-        contrast = self.adapter.target(options.contrast, "contrast")
-        most = max(1, BATCH_POSITIONS // len(text.tokens))
-        found: list[Explanation] = []
-        for start in range(0, len(positions), most):
-            part = slice(start, start + most)
-            located = [
-                ([place], Asked((target,), contrast))
-                for place, target in zip(positions[part], written[part], strict=True)
-            ]
-            found += self._contributions([text] * len(located), options, located)
-        return found
-
     def _explained(
         self,
         ran: Ran,
@@ -551,7 +641,7 @@ class Explainer:
         encoded: Encoded,
         places: list[int] | None,
         options: Options,
-    ) -> list[Explanation]:
+    ) -> list[Explained]:
         """Explain positions of one input of a batch; None is those of the options.
 
         The graph, which is large, is gone then.
@@ -588,22 +678,22 @@ class Explainer:
             # From here on tokens are those of the input.
             found = [one._replace(groups=_shifted(one.groups, -1)) for one in found]
         return [
-            self._checked(explained, encoded, own, asked, options)
-            for explained, (own, asked) in zip(found, read, strict=True)
+            self._checked(one, encoded, own, asked, options)
+            for one, (own, asked) in zip(found, read, strict=True)
         ]
 
     def _checked(
         self,
-        explained: Explained,
+        found: Explained,
         encoded: Encoded,
         places: Sequence[int],
         asked: Asked,
         options: Options,
-    ) -> Explanation:
+    ) -> Explained:
         """Return an explanation, with its check if that was asked for."""
         if not options.check:
-            return explained.explanation
-        return checked(self, explained, encoded, places, asked, options)
+            return found
+        return found._replace(explanation=checked(self, found, encoded, places, asked, options))
 
 
 def _shifted(groups: Sequence[Sequence[int]], by: int) -> list[list[int]]:

@@ -29,6 +29,7 @@ from attnflow.models.adapter import (
     with_own,
 )
 from attnflow.models.text import padded, placed
+from attnflow.models.writing import Progress, Writing, Written, end_ids, text_from, write
 from attnflow.options import Options
 from attnflow.scoring import gradient_rows, shares
 from attnflow.tokens import Span, Tokens
@@ -389,43 +390,50 @@ class PairAdapter(Adapter):
     # ---- Writing ---------------------------------------------------------------------------------
 
     def generate(
-        self, item: Any, max_new_tokens: int, options: Options
-    ) -> tuple[Encoded, list[int], list[int]]:
+        self, item: Any, writing: Writing, truncate: bool, progress: Progress | None = None
+    ) -> Written:
         """Let the model write a target for a source."""
-        encoded = self.read(item, options.truncate)
+        encoded = self.read(item, truncate)
         first = len(encoded.inputs["decoder_input_ids"])
-        most = self.max_target
-        if most is not None and first + max_new_tokens > most:
-            raise TextError(
-                f"the target starts with {first} tokens and max_new_tokens is {max_new_tokens}, "
-                f"but the model takes {most}"
-            )
-        written = self._write(encoded, max_new_tokens)
+        writing.check_room(first, self.max_target, "the target so far")
+        written = self._write(encoded, writing, progress)
         special = _special_ids(self.tokenizer)
         positions = [k - 1 for k in range(first, len(written)) if written[k] not in special]
-        if not positions:
-            return encoded, [], []
-        whole = self.extended(encoded, written[first : positions[-1] + 1])
-        return whole, positions, [written[k + 1] for k in positions]
+        ended = len(written) > first and written[-1] in end_ids(self.model)
+        text = ""
+        whole = encoded
+        if positions:
+            said, count = written[first : positions[-1] + 2], len(encoded.tokens)
+            text = text_from(self.extended(encoded, said).tokens, count)
+            # No token is written from the last one.
+            whole = self.extended(encoded, said[:-1])
+        return Written(
+            whole,
+            encoded.tokens.text,
+            text,
+            len(encoded.tokens),
+            positions,
+            [written[k + 1] for k in positions],
+            ended,
+        )
 
-    def _write(self, encoded: Encoded, max_new_tokens: int) -> list[int]:
-        """Return the target that the model writes, greedily, with what it starts with."""
+    def _write(
+        self, encoded: Encoded, writing: Writing, progress: Progress | None = None
+    ) -> list[int]:
+        """Return the target that the model writes, with what it starts with."""
         import torch
-
-        from attnflow.capture.borrow import borrowed
-        from attnflow.capture.quiet import quiet
 
         model, target = self.model, encoded.inputs["decoder_input_ids"]
         source, options = self._prompt(encoded)
-        with torch.no_grad(), borrowed(model, None), quiet():
-            written: list[int] = model.generate(
-                source,
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                decoder_input_ids=torch.tensor([target], device=model.device),
-                **options,
-            )[0].tolist()
+        written = write(
+            model,
+            source,
+            len(target),
+            writing,
+            progress,
+            decoder_input_ids=torch.tensor([target], device=model.device),
+            **options,
+        )
         # Whisper gives back what the target starts with, or does not, from version to version.
         return written if written[: len(target)] == target else [*target, *written]
 
@@ -450,7 +458,7 @@ class PairAdapter(Adapter):
             empty = self.read((source, ""), truncate)
             first = len(empty.inputs["decoder_input_ids"])
             most = min(max_new_tokens, (self.max_target or sys.maxsize) - first)
-            written = self._write(empty, most)[first:]
+            written = self._write(empty, Writing(most))[first:]
             said = str(self.tokenizer.decode(written, skip_special_tokens=True))
             if not said.strip():
                 raise TextError("the model writes nothing for the source, so nothing can be asked")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -25,6 +26,8 @@ from attnflow.models.adapter import (
     about_item,
     grouped,
 )
+from attnflow.models.chat import is_chat, rendered
+from attnflow.models.writing import Progress, Writing, Written, end_ids, write
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
 from attnflow.tokens import PAIR, Span, Tokens, joined
@@ -104,13 +107,13 @@ class TextAdapter(Adapter):
         return not self.writes and has_form
 
     def items(self, inputs: Any) -> tuple[list[Any], bool]:
-        """Return the texts, or pairs of texts, that were given."""
-        if isinstance(inputs, str | tuple):
+        """Return the texts, pairs of texts or chats that were given."""
+        if isinstance(inputs, str | tuple) or is_chat(inputs):
             return [inputs], False
         if isinstance(inputs, Mapping | bytes) or not hasattr(inputs, "__iter__"):
             raise TextError(
-                f"inputs is {type(inputs).__name__}; expected a string, a tuple of two strings, or "
-                "a list of these"
+                f"inputs is {type(inputs).__name__}; expected a string, a tuple of two strings, a "
+                "chat (a list of messages with 'role' and 'content'), or a list of these"
             )
         texts = list(inputs)
         if not texts:
@@ -130,8 +133,9 @@ class TextAdapter(Adapter):
         """Read texts and pairs, with one call of the tokenizer for each of the two kinds."""
         results: dict[int, Encoded | AttnflowError] = {}
         for index, item in enumerate(items):
-            fault = self._fault(item)
-            if fault is not None:
+            if is_chat(item):
+                results[index] = self._read_chat(item)
+            elif (fault := self._fault(item)) is not None:
                 results[index] = TextError(fault)
         for kind in (str, tuple):
             left = [
@@ -208,6 +212,40 @@ class TextAdapter(Adapter):
             one["texts"] = encodings.sequence_ids(row) if fast and pairs else None
             found.append(one)
         return found
+
+    def _read_chat(self, messages: Sequence[Mapping[str, Any]]) -> Encoded | TextError:
+        """Read messages as the chat template writes them, whose own tokens are special."""
+        if self.task != "causal-lm":
+            return TextError(
+                f"the input is a chat, which is for causal language models; {self.name} is for "
+                f"{self.task}"
+            )
+        try:
+            chat = rendered(messages, self.tokenizer)
+        except TextError as error:
+            return error
+        fast = bool(getattr(self.tokenizer, "is_fast", False))
+        # The template has written the special tokens that a text begins with.
+        encoding = self.tokenizer(
+            chat.text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False
+        )
+        ids, most = list(encoding["input_ids"]), self.max_tokens
+        if most is not None and len(ids) > most:
+            return TextError(
+                f"the chat has {len(ids)} tokens and the model takes {most}; leave out messages or "
+                "shorten them. A chat is not truncated, because its end is the question"
+            )
+        ends = set(getattr(self.tokenizer, "all_special_ids", []))
+        spans: list[Span | None] = [None] * len(ids)
+        if fast:
+            spans = [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
+        special = [
+            token in ends or (span is not None and chat.is_markup(*span))
+            for token, span in zip(ids, spans, strict=True)
+        ]
+        tokens = self._tokens(chat.text, ids, spans, special)
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        return Encoded(replace(tokens, segments=chat.segments), inputs)
 
     def _encoded(
         self, item: Any, encoding: dict[str, Any], whole: dict[str, Any]
@@ -451,35 +489,41 @@ class TextAdapter(Adapter):
     # ---- Writing ---------------------------------------------------------------------------------
 
     def generate(
-        self, item: Any, max_new_tokens: int, options: Options
-    ) -> tuple[Encoded, list[int], list[int]]:
-        """Let a causal language model continue a prompt."""
+        self, item: Any, writing: Writing, truncate: bool, progress: Progress | None = None
+    ) -> Written:
+        """Let a causal language model continue a prompt, or answer a chat."""
         if self.task != "causal-lm":
-            return super().generate(item, max_new_tokens, options)
+            return super().generate(item, writing, truncate, progress)
         import torch
 
-        from attnflow.capture.borrow import borrowed
-
-        prompt = self.read(item, options.truncate)
+        prompt = self.read(item, truncate)
         count = len(prompt.tokens)
-        most = self.max_tokens
-        if most is not None and count + max_new_tokens > most:
-            raise TextError(
-                f"the prompt has {count} tokens and max_new_tokens is {max_new_tokens}, but the "
-                f"model takes {most}"
-            )
+        writing.check_room(count, self.max_tokens, "the prompt")
         ids = torch.tensor([prompt.inputs["input_ids"]], device=self.model.device)
-        with torch.no_grad(), borrowed(self.model, None):
-            whole: list[int] = self.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                pad_token_id=self._pad_id(),
-            )[0].tolist()
+        whole = write(
+            self.model,
+            ids,
+            count,
+            writing,
+            progress,
+            attention_mask=torch.ones_like(ids),
+            pad_token_id=self._pad_id(),
+        )
+        ends = end_ids(self.model)
+        ended = len(whole) > count and whole[-1] in ends
+        if ended:
+            whole.pop()
         positions = list(range(count - 1, len(whole) - 1))
-        return self._continued(prompt, whole), positions, whole[count:]
+        text = self._continued(prompt, whole)
+        return Written(
+            text,
+            prompt.tokens.text,
+            text.tokens.text[len(prompt.tokens.text) :],
+            count,
+            positions,
+            whole[count:],
+            ended,
+        )
 
     def _continued(self, prompt: Encoded, ids: list[int]) -> Encoded:
         """Return a generated text, its tokens placed by decoding more and more of them."""
@@ -503,7 +547,12 @@ class TextAdapter(Adapter):
             text += added
             before = after
         inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
-        return Encoded(self._tokens(text, ids, spans, special), inputs, extra=prompt.extra)
+        tokens = self._tokens(text, ids, spans, special)
+        segments = prompt.tokens.segments
+        begin = len(prompt.tokens.text)
+        if segments and len(text) > begin:
+            segments = (*segments, Segment("answer", begin, len(text)))
+        return Encoded(replace(tokens, segments=segments), inputs, extra=prompt.extra)
 
     # ---- References ------------------------------------------------------------------------------
 
