@@ -188,7 +188,8 @@ class Generation(Sequence[Explanation]):
             k: How many, 1 or more. If there are fewer, all are returned.
 
         Returns:
-            Tokens, or other units, that the model did not write, and their scores, highest first.
+            Tokens, or other units, that the model did not write and that are not special, and
+            their scores, highest first.
 
         Raises:
             OptionError: If `k` is not an integer of 1 or more.
@@ -197,7 +198,7 @@ class Generation(Sequence[Explanation]):
         if self.whole is None:
             return []
         order = np.argsort(-self.whole.scores, kind="stable").tolist()
-        kept = [i for i in order if not self.written[i]][:count]
+        kept = [i for i in order if not self.written[i] and not self.whole.special[i]][:count]
         return [(self.tokens[i], float(self.whole.scores[i])) for i in kept]
 
     @property

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attnflow.cli import evaluate, explain, paper, run, serve, view
+from attnflow.cli import evaluate, explain, generate, paper, run, serve, view
 from attnflow.cli.options import with_flags
 from attnflow.errors import AttnflowError
 from attnflow.version import __version__
@@ -14,6 +14,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "explain": explain,
+    "generate": generate,
     "run": run,
     "view": view,
     "serve": serve,

@@ -11,7 +11,8 @@ from typing import Any, TextIO
 from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 from attnflow.formats import register
-from attnflow.view import evaluation, export, figures, notebook, page, statistics, theme
+from attnflow.generation import Generation
+from attnflow.view import evaluation, export, figures, generation, notebook, page, statistics, theme
 
 __all__: list[str] = []
 
@@ -29,13 +30,19 @@ def _drawn(draw: Callable[[Any], Any], ending: str) -> Callable[[Any], bytes]:
 
 register(Explanation, "terminal", notebook.show)
 register(Explanation, "plot", figures.heat_map)
-register(Explanation, "dataframe", export.explanation_frame)
+register(Explanation, "dataframe", export.table_frame)
 register(Explanation, "widget", notebook.widget)
 register(Explanation, "notebook", notebook.inline_html)
 register(Explanation, "mimebundle", notebook.mimebundle)
 register(Explanation, ".json", export.explanation_json)
-register(Explanation, ".csv", export.explanation_csv)
+register(Explanation, ".csv", export.table_csv)
 register(Explanation, ".html", page.page)
+register(Generation, "terminal", generation.show)
+register(Generation, "dataframe", export.table_frame)
+register(Generation, "notebook", generation.inline_html)
+register(Generation, ".json", export.generation_json)
+register(Generation, ".csv", export.table_csv)
+register(Generation, ".html", generation.page)
 register(Evaluation, "terminal", _shown(evaluation.report))
 register(Evaluation, "plot", evaluation.plot)
 register(Evaluation, "dataframe", export.evaluation_frame)

@@ -6,6 +6,7 @@ from typing import Any
 from attnflow.explanation import Explanation
 from attnflow.options import unit_name
 from attnflow.view.pieces import has_sign, labels
+from attnflow.view.text import shorten
 
 METHOD_NAMES = {
     "raw": "Raw attention",
@@ -104,7 +105,8 @@ def _chooses_class(explanation: Explanation) -> bool:
 def _answer(explanation: Explanation, label: str) -> str:
     """Return a class as it is called, or a token in quotes, without the space it begins with."""
     if not _chooses_class(explanation):
-        return repr(label.strip() or label)
+        # A whole answer of a language model may be long.
+        return repr(shorten(label.strip() or label, 60))
     return label_name(explanation, label)
 
 
@@ -206,11 +208,25 @@ def addition(explanation: Explanation) -> str:
     parts = [(what, usual)]
     if special.size:
         parts.append(("special tokens", float(special.sum())))
+    return added_up(explanation, parts)
+
+
+def added_up(explanation: Explanation, parts: list[tuple[str, float]]) -> str:
+    """Return parts of an answer's value with what biases add, and what they are together.
+
+    Args:
+        explanation: The explanation of the answer, with its value and bias.
+        parts: The names of the other parts, and what each adds.
+
+    Returns:
+        The parts in one line. What they leave out is a part of its own.
+    """
+    value, bias = explanation.value or 0.0, explanation.bias or 0.0
     what_else = "biases" if explanation.method == "contribution" else "everything else"
-    parts.append((what_else, bias))
-    rest = value - bias - float(scores.sum())
+    parts = [*parts, (what_else, bias)]
+    rest = value - sum(number for _, number in parts)
     # What rounding to two digits hides is not worth a word.
-    if abs(rest) > 0.005 * max(1.0, float(abs(scores).sum())):
+    if abs(rest) > 0.005 * max(1.0, float(abs(explanation.scores).sum())):
         left_out = not explanation.options.get("special_tokens", True)
         left_out = left_out or bool(explanation.options.get("drop_sink"))
         parts.append(("tokens left out" if left_out else "not accounted for", rest))

@@ -9,6 +9,7 @@ from typing import Any
 from attnflow.errors import MissingExtraError
 from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
+from attnflow.generation import Generation
 
 
 def explanation_json(explanation: Explanation) -> str:
@@ -20,9 +21,18 @@ def explanation_json(explanation: Explanation) -> str:
     Returns:
         A JSON object with one line for each field, so that a person can find a field.
     """
+    return _by_line(explanation.to_dict(trace=True))
+
+
+def generation_json(generation: Generation) -> str:
+    """Return a generation, with the trace of the whole, as `Generation.load` reads it."""
+    return _by_line(generation.to_dict(trace=True))
+
+
+def _by_line(data: Mapping[str, Any]) -> str:
     fields = (
         f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
-        for key, value in explanation.to_dict(trace=True).items()
+        for key, value in data.items()
     )
     return "{\n" + ",\n".join(fields) + "\n}\n"
 
@@ -39,16 +49,16 @@ def json_text(result: Evaluation | Statistics) -> str:
     return json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def explanation_csv(explanation: Explanation) -> str:
-    """Return the tokens of an explanation with their scores, one row each.
+def table_csv(result: Explanation | Generation) -> str:
+    """Return the scores of an explanation, or of every token of a generation, one row each.
 
     Args:
-        explanation: The explanation.
+        result: The explanation or generation.
 
     Returns:
-        The table of `Explanation.to_dataframe`.
+        The table of its `to_dataframe`.
     """
-    columns = explanation.columns()
+    columns = result.columns()
     return csv_text(list(columns), zip(*columns.values(), strict=True))
 
 
@@ -104,11 +114,11 @@ def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     return content.getvalue()
 
 
-def explanation_frame(explanation: Explanation) -> Any:
-    """Return what `Explanation.to_dataframe` returns.
+def table_frame(result: Explanation | Generation) -> Any:
+    """Return what `Explanation.to_dataframe` and `Generation.to_dataframe` return.
 
     Args:
-        explanation: The explanation.
+        result: The explanation or generation.
 
     Returns:
         A `pandas.DataFrame`.
@@ -116,7 +126,7 @@ def explanation_frame(explanation: Explanation) -> Any:
     Raises:
         MissingExtraError: If pandas is not installed.
     """
-    return _frame(explanation.columns(), {"start": "Int64", "end": "Int64"})
+    return _frame(result.columns(), {"start": "Int64", "end": "Int64"})
 
 
 def evaluation_frame(evaluation: Evaluation, *, per_text: bool = False) -> Any:

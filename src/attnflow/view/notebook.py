@@ -30,7 +30,7 @@ def show(explanation: Explanation, file: TextIO | None = None) -> None:
         explanation: The explanation.
         file: The text stream to print to. None means standard output.
     """
-    if file is None and _in_notebook():
+    if file is None and in_notebook():
         importlib.import_module("IPython.display").display(explanation)
     else:
         terminal.show(explanation, file)
@@ -63,13 +63,14 @@ def mimebundle(explanation: Explanation) -> Any:
         In a notebook with anywidget, the widget and the HTML that a front end shows where scripts
         do not run. Elsewhere only the HTML.
     """
-    if _in_notebook() and find_spec("anywidget") is not None:
+    if in_notebook() and find_spec("anywidget") is not None:
         bundle, metadata = widget(explanation)._repr_mimebundle_()
         return {**bundle, "text/plain": repr(explanation)}, metadata
     return {"text/plain": repr(explanation), "text/html": inline_html(explanation)}
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """Return whether the code runs in a notebook."""
     # Only a notebook has a kernel, and has imported IPython.
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_shell is not None and hasattr(get_shell(), "kernel")

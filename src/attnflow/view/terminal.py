@@ -25,6 +25,7 @@ from attnflow.view.text import cells, encodable, shorten, visible, wrap
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.padding import Padding
 
 
 BARS = 8
@@ -87,7 +88,6 @@ def render(
     Returns:
         Something that a `rich.console.Console` prints.
     """
-    from rich.cells import cell_len
     from rich.console import Group
     from rich.padding import Padding
     from rich.style import Style
@@ -103,23 +103,6 @@ def render(
     def indented(*parts: Text) -> Padding:
         return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, margin))
 
-    text = Text(overflow="fold")
-    parts = pieces(explanation.pieces)
-    for piece, shade in zip(parts, shades(explanation, parts), strict=True):
-        content = visible(piece.text, encoding)
-        if piece.label:
-            text.append(content, Style(bold=True))
-        elif not piece.tokens:
-            text.append(content)
-        elif shade is None:
-            text.append(content, Style(color=_FAINT, dim=not colour))
-        else:
-            # A token that is a line break shows as one, and breaks the line.
-            content = content.replace("\n", visible("\n", encoding, line_breaks=False) + "\n")
-            background, foreground = colours(shade)
-            emphasis = {"bold": abs(shade) >= 0.5, "underline": shade < 0}
-            text.append(content, Style(color=foreground, bgcolor=background, **emphasis))
-    canvas = Style(color="#ffffff", bgcolor=colours(0.0)[0])
     heading = Text.assemble(
         (METHOD_NAMES[explanation.method], "bold"),
         "  ",
@@ -128,15 +111,10 @@ def render(
     lines: list[Any] = [
         indented(heading),
         Text(),
-        Padding(text, (1 if margin else 0, margin), style=canvas),
+        shaded(explanation, margin, encoding, colour=colour),
         Text(),
+        *bars(explanation, width - 2 * margin, margin, encoding),
     ]
-    rows, remarks = _chart(explanation, width - 2 * margin, encoding, cell_len)
-    for label, number, bar in rows:
-        row = (label, (number, "bold"), "  ", (bar, _AGAINST if number.startswith("-") else ACCENT))
-        line = Text.assemble(*row, no_wrap=True, overflow="crop")
-        lines.append(Padding(line, (0, 0, 0, margin)))
-    lines += [indented(Text(remark, "dim")) for remark in remarks]
     lines.append(Text())
     facts = [
         indented(Text(f"{name}  ", "dim"), shown(value, "bold"))
@@ -164,6 +142,61 @@ def render(
     return Group(*lines)
 
 
+def shaded(explanation: Explanation, margin: int, encoding: str, *, colour: bool) -> "Padding":
+    """Return the text with its tokens shaded by their scores, as rich shows it.
+
+    Args:
+        explanation: The explanation.
+        margin: The cells left and right of the text.
+        encoding: The terminal's encoding.
+        colour: Whether the terminal shows colours.
+    """
+    from rich.padding import Padding
+    from rich.style import Style
+    from rich.text import Text
+
+    text = Text(overflow="fold")
+    parts = pieces(explanation.pieces)
+    for piece, shade in zip(parts, shades(explanation, parts), strict=True):
+        content = visible(piece.text, encoding)
+        if piece.label:
+            text.append(content, Style(bold=True))
+        elif not piece.tokens:
+            text.append(content)
+        elif shade is None:
+            text.append(content, Style(color=_FAINT, dim=not colour))
+        else:
+            # A token that is a line break shows as one, and breaks the line.
+            content = content.replace("\n", visible("\n", encoding, line_breaks=False) + "\n")
+            background, foreground = colours(shade)
+            emphasis = {"bold": abs(shade) >= 0.5, "underline": shade < 0}
+            text.append(content, Style(color=foreground, bgcolor=background, **emphasis))
+    canvas = Style(color="#ffffff", bgcolor=colours(0.0)[0])
+    return Padding(text, (1 if margin else 0, margin), style=canvas)
+
+
+def bars(explanation: Explanation, width: int, margin: int, encoding: str) -> "list[Padding]":
+    """Return the highest tokens with their bars, and what is not shown, as rich shows them.
+
+    Args:
+        explanation: The explanation.
+        width: The cells of a line without margins.
+        margin: The cells left of a line.
+        encoding: The terminal's encoding.
+    """
+    from rich.cells import cell_len
+    from rich.padding import Padding
+    from rich.text import Text
+
+    rows, remarks = chart(explanation, width, encoding, cell_len)
+    lines = []
+    for label, number, bar in rows:
+        row = (label, (number, "bold"), "  ", (bar, _AGAINST if number.startswith("-") else ACCENT))
+        lines.append(Text.assemble(*row, no_wrap=True, overflow="crop"))
+    lines += [Text(remark, "dim", overflow="fold") for remark in remarks]
+    return [Padding(line, (0, 0, 0, margin)) for line in lines]
+
+
 def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "utf-8") -> str:
     """Return an explanation as plain text.
 
@@ -183,12 +216,12 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
         shown = visible(text, encoding, line_breaks=line_breaks)
         return [f"{margin}{line}".rstrip() for line in wrap(shown, room)]
 
-    rows, remarks = _chart(explanation, room, encoding, cells)
-    bars = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
+    rows, remarks = chart(explanation, room, encoding, cells)
+    drawn = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
     blocks = [
         paragraph(title(explanation)),
         paragraph("".join(piece.text for piece in pieces(explanation.pieces)), line_breaks=True),
-        bars + [line for remark in remarks for line in paragraph(remark)],
+        drawn + [line for remark in remarks for line in paragraph(remark)],
         paragraph(f"Sum: {addition(explanation)}") if has_sign(explanation) else [],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
         paragraph(reading(explanation)),
@@ -228,13 +261,19 @@ def colours(shade: float) -> tuple[str, str]:
     return f"#{red:02x}{green:02x}{blue:02x}", foreground
 
 
-def _chart(
+def chart(
     explanation: Explanation, width: int, encoding: str, measure: Callable[[str], int]
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return the padded label, number and bar of the highest tokens, and what is not shown.
 
     Where scores have a sign, the highest are the largest of either sign, and the bars of those
     below 0 reach to the left.
+
+    Args:
+        explanation: The explanation.
+        width: The cells of a line.
+        encoding: The encoding that the text will be written in.
+        measure: Returns how many cells a text takes.
     """
     signed = has_sign(explanation)
     names = [_label(name, encoding) for name in labels(explanation.pieces)]
