@@ -129,6 +129,10 @@ class Generation(Sequence[Explanation]):
     def __hash__(self) -> int:
         return hash((self.prompt, self.text, self.explanations))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return _made, ({**given, "options": fields.thawed(self.options)},)
+
     def __repr__(self) -> str:
         best = ", ".join(f"{token!r} {score:.3g}" for token, score in self.top(3))
         return f"Generation({self.text!r}, {len(self)} tokens, highest: {best or 'none'})"
@@ -378,3 +382,7 @@ class Generation(Sequence[Explanation]):
             for name in names[4:]:
                 table[name] += own[name]
         return table
+
+
+def _made(given: dict[str, Any]) -> Generation:
+    return Generation(**given)

@@ -124,6 +124,24 @@ def addition(generation: Generation) -> str:
     return captions.added_up(whole, parts)
 
 
+def by_message(generation: Generation) -> str:
+    """Return what each message of a chat adds to the answer, in one line; empty for a text.
+
+    Messages are named by their roles; special tokens in them are not counted.
+    """
+    prompt = sources(generation)
+    largest = float(abs(prompt.scores).sum())
+    parts = []
+    for name, start, end in prompt.segments:
+        inside = [
+            span is not None and not special and start < span[1] <= end
+            for span, special in zip(prompt.spans, prompt.special, strict=True)
+        ]
+        score = float(prompt.scores[inside].sum())
+        parts.append(f"{name} {captions.format_score(score, largest, signed=has_sign(prompt))}")
+    return ", ".join(parts)
+
+
 def reading(generation: Generation) -> str:
     """Return how to read the scores."""
     whole = _whole(generation)
@@ -201,14 +219,17 @@ def render_plain(generation: Generation, *, width: int = 80, encoding: str = "ut
     if generation.whole is None:
         return "\n".join(paragraph(NOTHING)) + "\n"
     rows, remarks = terminal.chart(folded(generation), room, encoding, cells)
-    total = addition(generation)
+    total, messages = addition(generation), by_message(generation)
     blocks = [
         paragraph(title(generation)),
-        paragraph(f"Prompt: {generation.prompt}", line_breaks=True) if generation.prompt else [],
+        paragraph(f"Prompt: {generation.prompt.rstrip()}", line_breaks=True)
+        if generation.prompt
+        else [],
         paragraph(f"Answer: {generation.text.strip()}", line_breaks=True),
         [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
         + [line for remark in remarks for line in paragraph(remark)],
         paragraph(f"Sum: {total}") if total else [],
+        paragraph(f"Messages: {messages}") if messages else [],
         [f"{margin}{line}".rstrip() for line in _lines(generation, room, encoding)],
         paragraph(reading(generation)),
         *(paragraph(f"Note: {note}") for note in _notes(generation)),
@@ -255,6 +276,9 @@ def render(
     total = addition(generation)
     if total:
         lines += [indented(("Sum  ", "dim"), (shown(total), "bold")), Text()]
+    messages = by_message(generation)
+    if messages:
+        lines += [indented(("Messages  ", "dim"), (shown(messages), "bold")), Text()]
     first, *rest = _lines(generation, room, encoding)
     lines += [indented((first, "dim")), *(indented(line) for line in rest), Text()]
     lines.append(indented((shown(reading(generation)), "dim")))
@@ -336,6 +360,8 @@ def _sections(generation: Generation, whole: Explanation) -> Iterator[str]:
         yield "</section>"
     yield f"<section><h2>Sources</h2>{_source_table(folded(generation))}"
     yield f'<p class="finding">{escaped(total)}</p>' if total else ""
+    messages = by_message(generation)
+    yield f'<p class="finding">By message: {escaped(messages)}</p>' if messages else ""
     yield f'<p class="caption">{escaped(reading(generation))}</p></section>'
     yield f"<section><h2>Token by token</h2>{_heat_map(generation, whole)}</section>"
     notes = _notes(generation)
@@ -366,7 +392,9 @@ def _source_table(explanation: Explanation) -> str:
     scores, names = explanation.scores, labels(explanation.pieces)
     largest = float(abs(scores).max(initial=0.0))
     signed = has_sign(explanation)
-    order = (-abs(scores)).argsort(kind="stable").tolist()
+    ranked = (-abs(scores)).argsort(kind="stable").tolist()
+    # Special tokens, which say little to a reader, are in the sum below.
+    order = [i for i in ranked if not explanation.special[i]] or ranked
     roles = [_role(explanation, i) for i in range(len(names))]
     heads = "<th>token</th>" + ("<th>part</th>" if any(roles) else "") + "<th>score</th>"
     rows = [
