@@ -3,43 +3,13 @@
 import numpy as np
 import pytest
 import torch
-import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import attnflow
-from attnflow.models import Explainer
 from attnflow.models.chat import rendered
-from tests.support.text import SIZES, decoder
-from tests.support.tiny import sharpen
+from tests.support.chat import MESSAGES, chat_tokenizer, chatter
+from tests.support.text import classifier, decoder
 
 PROMPT = "the keys to the"
-CHATML = (
-    "{% for m in messages %}<s> {{ m['role'] }} : {{ m['content'] | trim }} </s> {% endfor %}"
-    "{% if add_generation_prompt %}<s> assistant :{% endif %}"
-)
-SENTENCE = "user system assistant : the keys key to cabinet are is on table a film no one will"
-MESSAGES = [
-    {"role": "system", "content": "  a film "},
-    {"role": "user", "content": "the keys to the user"},
-]
-
-
-def chat_tokenizer(template=CHATML):
-    vocabulary = {word: i for i, word in enumerate(["[UNK]", "<s>", "</s>", *SENTENCE.split()])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    found = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="[UNK]", bos_token="<s>", eos_token="</s>"
-    )
-    found.chat_template = template
-    return found
-
-
-def chatter(template=CHATML, eos=None):
-    tokenizer = chat_tokenizer(template)
-    sizes = {**SIZES, "vocab_size": len(tokenizer), "max_position_embeddings": 48}
-    config = transformers.LlamaConfig(**sizes, num_key_value_heads=1, eos_token_id=eos)
-    return Explainer(sharpen(transformers.LlamaForCausalLM(config)), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -318,8 +288,6 @@ def test_a_template_that_refuses_or_is_not_there_is_named():
 
 
 def test_a_chat_is_for_causal_language_models():
-    from tests.support.text import classifier
-
     with pytest.raises(attnflow.TextError, match=r"chat.*causal.*classification"):
         classifier().explain(MESSAGES)
     with pytest.raises(attnflow.TextError, match="dict"):

@@ -1,6 +1,7 @@
 """Encoder-decoders, explained by their source and by their target so far, on tiny models."""
 
 import copy
+import io
 import json
 
 import numpy as np
@@ -172,6 +173,21 @@ def test_every_token_written_is_explained_as_if_asked_for_alone(explainer):
         assert step.target == step.prediction.label == alone.prediction.label
         assert step.tokens == alone.tokens
         said.append(step.target)
+
+
+def test_the_whole_target_is_the_sum_over_its_tokens(explainer):
+    generation = explainer.generate((SOURCE, "das"), max_new_tokens=4)
+    whole = generation.whole
+    assert generation.prompt.startswith(SOURCE)
+    assert generation.text.replace(" ", "") == "".join(step.target for step in generation)
+    assert whole.value == pytest.approx(sum(step.value for step in generation), abs=1e-4)
+    np.testing.assert_allclose(np.nansum(generation.matrix, axis=0), whole.scores, atol=1e-4)
+    assert whole.scores.sum() + whole.bias == pytest.approx(whole.value, abs=1e-4)
+    # The last token written is not among those that others were written from.
+    assert sum(generation.written) == len(generation) - 1
+    assert generation.written[: len(generation[0].tokens)] == (False,) * len(generation[0].tokens)
+    generation.show(io.StringIO())
+    assert SOURCE.split()[0] in generation.to_html()
 
 
 @pytest.mark.parametrize("options", [{}, {"edges": "value_norm"}, {"receptive_field": True}])

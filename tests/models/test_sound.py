@@ -1,6 +1,7 @@
 """Whisper: sound in, an explanation of the text that is written out, on tiny models."""
 
 import copy
+import io
 import json
 import wave
 
@@ -272,6 +273,18 @@ def test_every_token_written_is_explained_as_if_asked_for_alone(explainer):
         assert step.prediction.index == token
         ids.append(token)
     assert len(steps) == 4
+
+
+def test_the_whole_text_heard_is_the_sum_over_its_tokens(explainer):
+    generation = explainer.generate(noise(0.57), max_new_tokens=4)
+    whole = generation.whole
+    assert generation.prompt == ""
+    assert "".join(step.target for step in generation) == generation.text
+    np.testing.assert_allclose(np.nansum(generation.matrix, axis=0), whole.scores, atol=1e-4)
+    assert whole.scores.sum() + whole.bias == pytest.approx(whole.value, abs=1e-4)
+    assert generation.top(1)[0][0].endswith(" s")
+    generation.show(io.StringIO())
+    assert "0.10-0.20 s" in generation.to_html()
 
 
 def test_words_are_those_of_the_text_and_stretches_stay(explainer):

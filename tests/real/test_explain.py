@@ -71,6 +71,39 @@ def test_generated_tokens_are_explained_in_one_pass(language_model):
     np.testing.assert_allclose(steps[0].layer_scores, again.layer_scores, atol=1e-4)
 
 
+def test_an_answer_to_a_chat_comes_from_the_words_of_the_question(language_model):
+    messages = [
+        {"role": "system", "content": "Answer in one sentence."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
+    generation = language_model.generate(messages, max_new_tokens=12)
+    assert generation.ended
+    assert "Paris" in generation.text
+    whole = generation.whole
+    text = whole.text
+    assert [(name, text[start:end]) for name, start, end in whole.segments] == [
+        ("system", messages[0]["content"]),
+        ("user", messages[1]["content"]),
+        ("answer", generation.text),
+    ]
+    assert text.startswith("<|im_start|>system\nAnswer in one sentence.<|im_end|>\n")
+    # One backward pass against a pass for each token, as far as float32 goes.
+    np.testing.assert_allclose(
+        np.nansum(generation.matrix, axis=0), whole.scores, atol=1e-3 * abs(whole.scores).max()
+    )
+    assert whole.scores.sum() + whole.bias == pytest.approx(whole.value, rel=1e-3)
+    best = [token for token, _ in generation.top(3)]
+    assert {"capital", "France"} <= set(best)
+
+
+def test_a_seed_repeats_what_is_drawn(language_model):
+    options = {"max_new_tokens": 6, "do_sample": True, "temperature": 1.5, "method": "raw"}
+    one, same, other = (
+        language_model.generate("Once upon a time", seed=seed, **options).text for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
 def test_texts_of_the_decoder_are_explained_together_as_alone(language_model):
     texts = ["The keys to the cabinet", "Paris is", "It was a film that no one will forget"]
     for text, together in zip(texts, language_model.explain(texts, method="rollout"), strict=True):

@@ -136,7 +136,11 @@ def with_flags(message: str) -> str:
     Example:
         >>> with_flags("60 tokens; pass truncate=True, or units='words'")
         '60 tokens; pass --truncate, or --units words'
+        >>> with_flags("pass max_new_tokens=20, or do_sample=True")
+        'pass --max-new-tokens 20, or --do-sample'
     """
+    message = re.sub(r"\bmax_new_tokens=(\d+)", r"--max-new-tokens \1", message)
+    message = message.replace("do_sample=True", "--do-sample")
     options = {option.name: option for option in OPTIONS}
 
     def flag(match: re.Match[str]) -> str:

@@ -378,7 +378,7 @@ def _shaded(generation: Generation) -> str:
     for piece, shade in zip(shown, shades(prompt, shown), strict=True):
         text = escaped(piece.text, line_breaks=True)
         if not piece.tokens:
-            found.append(text)
+            found.append(f"<b>{text}</b>" if piece.label else text)
             continue
         total = float(prompt.scores[list(piece.tokens)].sum())
         score = captions.format_score(total, largest, signed=has_sign(prompt))
