@@ -161,7 +161,8 @@ class Explainer:
                 audio classifier a sound. For Whisper a sound, or a tuple of a sound and the text so
                 far; a sound is a float array of one channel at the model's sampling rate (16,000 a
                 second), a mapping with "array" and "sampling_rate", or the path of a .wav file. A
-                list has many of these.
+                list has many of these. A chat, for a causal language model, is one input too: a
+                list of messages, each a dictionary with "role" and "content".
             **options: As listed in `attnflow.options.OPTIONS`.
 
         Returns:
