@@ -76,6 +76,9 @@ def test_files_are_written_and_the_prompt_may_be_piped(folder, capsys, tmp_path,
     loaded = attnflow.Generation.load(files[0])
     assert loaded.prompt == "the keys to"
     assert "Token by token" in files[1].read_text()
+    shown = tmp_path / "view.html"
+    assert main(["view", str(files[0]), "--output", str(shown), "--no-open"]) == 0
+    assert shown.read_text() == files[1].read_text()
 
 
 @pytest.mark.parametrize(

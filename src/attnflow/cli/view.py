@@ -1,6 +1,6 @@
-"""Show a saved explanation, or a data set of them, in the browser.
+"""Show a saved explanation or generation, or a data set, in the browser.
 
-The command writes the page of a saved explanation, or a page that browses the output of attnflow
+The command writes the page of a saved explanation or generation, or a page that browses the output of attnflow
 run, and opens it in the browser if there is one. The page is one file and needs neither a network
 nor a server.
 
@@ -23,6 +23,7 @@ from attnflow.cli import options
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
 from attnflow.formats import check_path
+from attnflow.generation import FORMAT, Generation
 from attnflow.io.files import write_whole
 
 
@@ -38,7 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "file",
         type=Path,
-        help="a .json file that Explanation.save wrote, or the output folder of attnflow run",
+        help="a .json file that Explanation.save or Generation.save wrote, or the output folder of "
+        "attnflow run",
     )
     parser.add_argument(
         "--output", type=Path, help="the .html file to write (default: a temporary file)"
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         The exit status, 0.
 
     Raises:
-        OptionError: If the file is not a saved explanation, the folder is not the output of a run,
+        OptionError: If the file is not a saved explanation or generation, the folder is not the output of a run,
             or the page cannot be written.
         DataError: If a file of the folder is damaged.
     """
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--{next(iter(chosen))} is for the output folder of attnflow run")
     else:
         try:
-            content = Explanation.load(args.file).to_html()
+            content = _kind(args.file).load(args.file).to_html()
         except OSError as error:
             raise OptionError(f"{args.file} cannot be read: {error.strerror or error}") from error
     page = args.output or _temporary(args.file)
@@ -98,6 +100,13 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_open and not _open(page):
         print("attnflow: no browser was found; open the page in one", file=sys.stderr)
     return 0
+
+
+def _kind(file: Path) -> type[Explanation] | type[Generation]:
+    """Return what a file holds. The format is the first thing in it."""
+    with file.open("rb") as opened:
+        head = opened.read(100)
+    return Generation if f'"{FORMAT}"'.encode() in head else Explanation
 
 
 def _of_folder(folder: Path, chosen: dict[str, int]) -> str:
