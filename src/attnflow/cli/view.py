@@ -1,8 +1,8 @@
 """Show a saved explanation or generation, or a data set, in the browser.
 
-The command writes the page of a saved explanation or generation, or a page that browses the output of attnflow
-run, and opens it in the browser if there is one. The page is one file and needs neither a network
-nor a server.
+The command writes the page of a saved explanation or generation, or a page that browses the output
+of attnflow run, and opens it in the browser if there is one. The page is one file and needs neither
+a network nor a server.
 
 Examples:
   attnflow view keys.json
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
         The exit status, 0.
 
     Raises:
-        OptionError: If the file is not a saved explanation or generation, the folder is not the output of a run,
-            or the page cannot be written.
+        OptionError: If the file is not a saved explanation or generation, the folder is not the
+            output of a run, or the page cannot be written.
         DataError: If a file of the folder is damaged.
     """
     if args.output is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import AttentionError, OptionError
-from attnflow.explain import Answer, Explained, explain_graph, explained, weights_at
+from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of, weights_at
 from attnflow.explanation import Explanation, Prediction
 from attnflow.generation import Generation
 from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
@@ -335,7 +335,9 @@ class Explainer:
             return found
         last = steps[-1]
         scores = np.zeros_like(last.scored.scores)
+        read = np.zeros(len(text.tokens))
         for step in steps:
+            read[step.explanation.position] = 1 / len(steps)
             scores[:, : step.scored.scores.shape[1]] += step.scored.scores
         answer = Answer(target=written.text or None, contrast=last.explanation.contrast)
         trace = None
@@ -354,7 +356,12 @@ class Explainer:
             options,
             answer,
             trace,
-            {"model": self.name, "task": self.task, **self.adapter.details(text, None)},
+            {
+                "model": self.name,
+                "task": self.task,
+                "reads": reads_of(read),
+                **self.adapter.details(text, None),
+            },
             until=self.adapter.asks_about_targets,
         )
 

@@ -146,7 +146,7 @@ def reading(generation: Generation) -> str:
     """Return how to read the scores."""
     whole = _whole(generation)
     if not has_sign(whole):
-        return "A score is the mean over the tokens written. " + captions.reading(generation[-1])
+        return captions.reading(whole)
     contrast = "the mean of all tokens"
     if whole.contrast is not None:
         contrast = f"that of {whole.contrast.strip() or whole.contrast!r}"
