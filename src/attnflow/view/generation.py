@@ -102,7 +102,7 @@ def steps(generation: Generation) -> Iterator[Step]:
 def title(generation: Generation) -> str:
     """Return what is shown, in one line."""
     whole = _whole(generation)
-    method, model = captions.METHOD_NAMES[whole.method], captions.model_name(whole.model)
+    method, model = captions.METHOD_NAMES[whole.method], whole.model
     contrast = f"{captions.contrast_name(whole)}, " if has_sign(whole) else ""
     of = "to" if has_sign(whole) else "of"
     return f"{method} {of} what was written, {contrast}{model}"
