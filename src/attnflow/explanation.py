@@ -122,8 +122,9 @@ class Explanation:
             position could have. None for other methods.
         notes: Warnings, in words.
         grid: For an image, how many rows and columns of patches it was divided into. The tokens
-            that are not special are then patches, each named by its row and column: "0,0", "0,1"
-            and so on. Its text is empty. None for a text.
+            that are neither special nor part of the text are then patches (`patches`), each named
+            by its row and column: "0,0", "0,1" and so on. The text is empty, or what the model read
+            with the image. None for a text.
         trace: The graph that the scores come from, for a page that shows more than the scores.
             None if there is none, for example because the text is too long.
         picture: For an image, a small copy of the area that its patches cover: a JPEG or PNG file
@@ -220,8 +221,9 @@ class Explanation:
             saturation=None if self.saturation is None else _share(self.saturation, "saturation"),
             options=fields.frozen(self.options, "options"),
             notes=strings(self.notes, "notes", allow_empty=True),
-            grid=None if self.grid is None else _grid(self.grid, tokens, special),
         )
+        if self.grid is not None:
+            fields.set_fields(self, grid=_grid(self.grid, tokens, self.patches))
         if self.trace is not None:
             # Contributions have no layers where attention cannot be followed.
             known = None if self.method in ANSWER_METHODS and depth == 1 else depth
@@ -341,7 +343,7 @@ class Explanation:
             >>> explanation.by_unit("words").top(3)
             [("don't", 0.5), ('panic', 0.25), ('!', 0.25)]
         """
-        if self.grid is not None:
+        if self.grid is not None and not self.text:
             raise OptionError(f"units is {units!r}, but the patches of an image have no text")
         return self._with(*self.pieces.grouped(units), {**self.options, "units": units})
 
@@ -349,6 +351,11 @@ class Explanation:
     def pieces(self) -> Tokens:
         """The tokens with their text, spans and special marks, as one value."""
         return Tokens(self.text, self.tokens, self.spans, self.special, self.segments)
+
+    @property
+    def patches(self) -> tuple[int, ...]:
+        """The indices of the tokens that are patches of an image: no special ones, no text."""
+        return () if self.grid is None else self.pieces.patches
 
     def map(
         self, size: tuple[int, int] | str | None = None, *, interpolation: str = "bilinear"
@@ -399,10 +406,9 @@ class Explanation:
             raise OptionError("map needs the explanation of an image, and this is one of a text")
         choice(interpolation, "interpolation", INTERPOLATIONS)
         values = np.full(self.grid, np.nan)
-        for token, score, special in zip(self.tokens, self.scores, self.special, strict=True):
-            if not special:
-                row, _, column = token.partition(",")
-                values[int(row), int(column)] = score
+        for index in self.patches:
+            row, _, column = self.tokens[index].partition(",")
+            values[int(row), int(column)] = self.scores[index]
         if size is None:
             return values
         if isinstance(size, str):
@@ -670,12 +676,11 @@ def _difference(mine: tuple[str, ...], others: tuple[str, ...]) -> str:
     return f"token {index} is {others[index]!r}, not {mine[index]!r}"
 
 
-def _grid(value: Any, tokens: Sequence[str], special: Sequence[bool]) -> tuple[int, int]:
+def _grid(value: Any, tokens: Sequence[str], patches: Sequence[int]) -> tuple[int, int]:
     rows, columns = fields.pair(value, "grid")
     cells = {f"{row},{column}" for row in range(rows) for column in range(columns)}
-    for i, token in enumerate(tokens):
-        if special[i]:
-            continue
+    for i in patches:
+        token = tokens[i]
         if token not in cells:
             raise OptionError(
                 f"tokens[{i}] is {token!r}, which is a duplicate or not a patch of the grid "

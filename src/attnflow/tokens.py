@@ -64,6 +64,12 @@ class Tokens:
             special=tuple(self.special[i] for i in kept),
         )
 
+    @property
+    def patches(self) -> tuple[int, ...]:
+        """The indices of tokens that are neither special nor text: in an image, its patches."""
+        marks = zip(self.special, self.spans, strict=True)
+        return tuple(i for i, (special, span) in enumerate(marks) if not special and span is None)
+
     def first(self, count: int) -> Tokens:
         """Return the first tokens."""
         return self.select(range(min(count, len(self))))

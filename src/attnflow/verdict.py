@@ -28,7 +28,8 @@ class Check(NamedTuple):
     """What blanking out each unit of an input does to the answer, compared with the scores.
 
     Attributes:
-        units: What was blanked out: "tokens", "words", "sentences", "segments" or "patches".
+        units: What was blanked out: "tokens", "words", "sentences", "segments" or "patches"; for an
+            image with a text both, "words and patches".
         names: The units that were blanked out, one after the other.
         scores: The score of each. Those of attention have no sign.
         effects: How much the answer falls without each: `value` minus the value after it is
@@ -102,6 +103,7 @@ class Check(NamedTuple):
             -0.50. A random word takes away 0.80 on average.
         """
         one = "patch" if self.units == "patches" else self.units.removesuffix("s")
+        one = "unit" if " and " in self.units else one
         if self.top is None:
             return [f"There is no {one} that could be blanked out."]
         verdict = {True: "agrees", False: "does not agree", None: "cannot tell"}[self.holds]

@@ -16,6 +16,7 @@ try:
     from attnflow.capture.forward import Captured, capture
     from attnflow.capture.frozen import Contributions, Step, contribute
     from attnflow.capture.pair import CapturedPair, capture_pair
+    from attnflow.capture.places import locate
 except ImportError as error:
     raise MissingExtraError(
         "capturing a model's attention needs torch and transformers 5.10 or later "
@@ -32,4 +33,5 @@ __all__ = [
     "capture",
     "capture_pair",
     "contribute",
+    "locate",
 ]

@@ -14,12 +14,17 @@ from transformers import PretrainedConfig
 _RECORDER: Final = "transformers.utils.output_capturing"
 _RECORDER_FLAG: Final = "_output_capturing_hooks_installed"
 
+# The attention implementations that are computed by functions of torch.
+USUAL: Final = (None, "eager", "sdpa")
+
 _LOCKS: Final[WeakValueDictionary[int, Any]] = WeakValueDictionary()
 _LOCKS_GUARD: Final = threading.Lock()
 
 
 @contextmanager
-def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[None]:
+def borrowed(
+    model: torch.nn.Module, implementation: str | None, apart: torch.nn.Module | None = None
+) -> Iterator[None]:
     """Run a block with a model in eval mode and with another attention implementation.
 
     Afterwards, however the block ends, the model is as before: the attention implementation of its
@@ -34,8 +39,11 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
         model: The model.
         implementation: The name of an attention implementation that is registered, or None to
             leave it as it is.
+        apart: A part of the model whose attention is not recorded, such as a vision tower. It
+            attends as it does, or with sdpa where it has a kernel of its own.
     """
     configs = configs_of(model)
+    own = {id(config) for config in configs_of(apart)} if apart is not None else set()
     with _turn([model, *configs]):
         modules = list(model.modules())
         training = [module for module in modules if module.training]
@@ -47,7 +55,10 @@ def borrowed(model: torch.nn.Module, implementation: str | None) -> Iterator[Non
         kinds = [(module, kind) for module in modules if (kind := sparse_kind(module)) is not None]
         try:
             for config in configs:
-                if implementation is not None:
+                if id(config) in own:
+                    if config._attn_implementation_internal not in USUAL:
+                        config._attn_implementation_internal = "sdpa"
+                elif implementation is not None:
                     config._attn_implementation_internal = implementation
             for module in training:
                 module.training = False

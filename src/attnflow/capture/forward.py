@@ -56,6 +56,7 @@ def capture(
     score: Callable[[Any], torch.Tensor] | None = None,
     edges: str = "attention",
     answer: Callable[[Any], torch.Tensor] | None = None,
+    apart: torch.nn.Module | None = None,
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
@@ -88,6 +89,8 @@ def capture(
             `score`.
         answer: A function as `score` is. If it is given, `Captured.reads` says at which positions
             the model's head reads this answer. Gradients go through the head only.
+        apart: A part of the model whose attention is not captured: the vision tower of a model that
+            reads an image with a text.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -126,13 +129,13 @@ def capture(
         if answer is not None:
             head = stack.enter_context(watched_head(model, only_head=score is None))
         if edges != "attention":
-            captured = _capture_edges(model, given, size, heads, edges)
+            captured = _capture_edges(model, given, size, heads, edges, apart)
             return _with_reads(captured, head, answer, size.items)
         recording = Recording(
             type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
         )
         if takes_part(model):
-            outputs = run_recorded(model, given, recording)
+            outputs = run_recorded(model, given, recording, apart=apart)
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
         check_depth(model, recording)
@@ -169,17 +172,20 @@ def _capture_edges(
     size: "_Size",
     heads: str | int | None,
     edges: str,
+    apart: torch.nn.Module | None,
 ) -> Captured:
     """Run a model and capture edges that need more than the weights."""
     name = type(model).__name__
     recording = EdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
     outputs = None
     if takes_part(model):
-        outputs = run_recorded(model, inputs, recording, watched(model, recording))
+        outputs = run_recorded(model, inputs, recording, watched(model, recording), apart=apart)
         recording.check_done()
     if not recording.layers:
         recording = OwnEdgeRecording(name, size.batch, size.tokens, heads, edges=edges)
-        outputs = run_recorded(model, inputs, recording, watched(model, recording), "eager")
+        outputs = run_recorded(
+            model, inputs, recording, watched(model, recording), "eager", apart=apart
+        )
         recording.check_done()
     if not recording.layers:
         raise AttentionError(
@@ -209,10 +215,11 @@ def run_recorded(
     recording: Recorder,
     watching: AbstractContextManager[None] | None = None,
     implementation: str = NAME,
+    apart: torch.nn.Module | None = None,
 ) -> Any:
     """Run a model with the attention function that records, within a context if one is given."""
     options = forward_options(model, output_attentions=False)
-    with borrowed(model, implementation), watching or nullcontext():
+    with borrowed(model, implementation, apart), watching or nullcontext():
         token = RECORDING.set(recording)
         try:
             return forward(model, {**inputs, **options})

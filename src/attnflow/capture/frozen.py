@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attnflow.capture.borrow import borrowed, implementations_of
+from attnflow.capture.borrow import USUAL, borrowed, implementations_of
 from attnflow.capture.forward import (
     check_score,
     detached,
@@ -115,6 +115,8 @@ def contribute(
     *,
     steps: bool = False,
     heads: str | int | None = "mean",
+    apart: torch.nn.Module | None = None,
+    through: torch.Tensor | None = None,
 ) -> Contributions:
     """Run a model once forward and once backward, and return what its answers came from.
 
@@ -130,6 +132,12 @@ def contribute(
         steps: Whether to return what each attention carried, too. The attention weights of all
             layers are held then.
         heads: How heads become one in the weights of the steps, as in `attnflow.capture.capture`.
+        apart: A part of the model whose attention is not among the steps: the vision tower of a
+            model that reads an image with a text.
+        through: Of shape (B, n): the positions whose embeddings another stack has computed, such as
+            those of an image. The answer is followed through them to the positions of that stack,
+            and their own score is 0. None follows no answer from stack to stack, unless the second
+            attends to the first.
 
     Returns:
         The contributions of every position.
@@ -158,14 +166,14 @@ def contribute(
     if steps:
         check_mixers(model, inputs)
     # Kernels of their own, as flash attention, cannot be held at their values.
-    usual = implementations_of(model) <= {None, "eager", "sdpa"}
+    usual = implementations_of(model) <= set(USUAL)
     implementation = NAME if steps else None if usual else "sdpa"
-    with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation):
+    with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation, apart):
         given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
-        found = _contribute(model, given, score, size.items, steps, heads)
+        found = _contribute(model, given, score, size.items, steps, heads, through)
         if size.items > 1 or not found.wrong:
             return found
-        with _Diagnosis(1, _device(model)) as diagnosis, _hooked(model, diagnosis):
+        with _Diagnosis(1, _device(model), through) as diagnosis, _hooked(model, diagnosis):
             score(forward(model, given))
     return found._replace(without_rule=tuple(diagnosis.found))
 
@@ -177,13 +185,14 @@ def _contribute(
     items: int,
     steps: bool,
     heads: str | int | None,
+    through: torch.Tensor | None,
 ) -> Contributions:
     if not stacks(model):
         raise AttentionError(
             f"{type(model).__name__} has no list of attention layers, so the embeddings that enter "
             "the first of them cannot be found; use method='rollout'"
         )
-    frozen = _Frozen(items, _device(model))
+    frozen = _Frozen(items, _device(model), through)
     recording = _Steps(frozen, heads)
     token = RECORDING.set(recording if steps else None)
     try:
@@ -315,6 +324,7 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
     Args:
         items: How many items are in the batch.
         device: Where the model is.
+        through: The positions whose embeddings another stack has computed, as in `contribute`.
 
     Attributes:
         scale: What every bias is multiplied by: ones of shape (B,), whose gradient is what biases
@@ -324,8 +334,11 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         activated: The inputs of activation modules that are running.
     """
 
-    def __init__(self, items: int, device: torch.device) -> None:
+    def __init__(
+        self, items: int, device: torch.device, through: torch.Tensor | None = None
+    ) -> None:
         super().__init__()
+        self.through: Final = through
         self.scale: Final = torch.ones(items, device=device, requires_grad=True)
         self.entries: Final[dict[str, torch.Tensor]] = {}
         self.layers: Final[list[_Entered]] = []
@@ -335,8 +348,12 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         """Note what enters a layer of a stack, and return what the layer goes on with."""
         if name not in self.entries:
             self.entries[name] = values.detach().requires_grad_()
-            # The layers may change it in place, which a leaf does not allow.
-            values = self.entries[name].clone()
+            entry = self.entries[name]
+            if self.through is not None and carries(values):
+                values = torch.where(self.through[..., None], values, entry)
+            else:
+                # The layers may change it in place, which a leaf does not allow.
+                values = entry.clone()
         # A decoder's layers are also given what the encoder returned, by whatever name.
         encoded = (other for other in others if carries(other) and other.ndim == values.ndim)
         other = next((other for other in encoded if other is not values), None)
@@ -521,8 +538,8 @@ class _Diagnosis(_Frozen):
         found: The names of the functions.
     """
 
-    def __init__(self, items: int, device: torch.device) -> None:
-        super().__init__(items, device)
+    def __init__(self, items: int, device: torch.device, through: torch.Tensor | None) -> None:
+        super().__init__(items, device, through)
         self.found: Final[dict[str, None]] = {}
 
     def __torch_function__(

@@ -142,6 +142,7 @@ def _layer_norm(
     if not carries(values):
         return function(values, shape, weight, bias, eps)
     axes = tuple(range(-len(shape), 0))
+    values = values.contiguous()  # as the function's own result is, which may be viewed
     centred = values - values.mean(axes, keepdim=True)
     result = centred * _inverse_size(centred, axes, eps)
     return frozen.add_bias(result if weight is None else result * weight, bias)
@@ -171,6 +172,41 @@ def _attend(
     return function(query.detach(), key.detach(), value, *rest, **options)
 
 
+def _multi_head(
+    frozen: Pass,
+    function: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    size: int,
+    heads: int,
+    weight: Any,
+    bias: Any,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    """Hold the weights of torch's own attention module at their values."""
+    fixed = (query.detach(), key.detach(), value.detach(), size, heads, weight, bias, *rest)
+    if not carries(value):
+        return function(*fixed, **options)
+    output, weights = function(
+        *fixed, **{**options, "need_weights": True, "average_attn_weights": False}
+    )
+    extra_key, extra_value, zero, _, out_weight, out_bias = rest
+    if weight is None or extra_key is not None or extra_value is not None or zero:
+        # Positions of its own, or weights apart, which no model here has: the sum shows it.
+        return output, None
+    # The items first, for the biases are counted by item.
+    mine = None if bias is None else bias[2 * size :]
+    values = _linear(
+        frozen, torch.nn.functional.linear, value.transpose(0, 1), weight[2 * size :], mine
+    )
+    split = values.unflatten(-1, (heads, -1)).transpose(1, 2)
+    joined = (weights.detach() @ split).transpose(1, 2).flatten(-2)
+    result = _linear(frozen, torch.nn.functional.linear, joined, out_weight, out_bias)
+    return result.transpose(0, 1), None
+
+
 def _rows(names: str, rule: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     return dict.fromkeys(names.split(), rule)
 
@@ -190,5 +226,6 @@ RULES: Final[dict[str, Callable[..., Any]]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attend,
+    "multi_head_attention_forward": _multi_head,
 }
 """How each function of torch is computed, by its name. Functions that are not here are linear."""

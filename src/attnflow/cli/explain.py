@@ -4,6 +4,7 @@ Examples:
   attnflow explain "the keys to the cabinet"
   attnflow explain --model ./my-classifier "a film that is hard to forget"
   attnflow explain --model ./my-nli "a man plays a guitar" --pair "a man makes music"
+  attnflow explain --model ./my-llava photo.jpg --pair "What is on the table?"
   paste premises.txt hypotheses.txt | attnflow explain --model ./my-nli --tab-pairs --json
   attnflow explain --model ./my-model --method rollout --layer 4 --units words --json "the keys"
   attnflow explain --model ./my-model --output keys.json "the keys to the cabinet"
@@ -61,7 +62,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--pair",
         metavar="TEXT",
         help="a second text, which the model reads with the text as a pair, such as a hypothesis; "
-        "with several texts it is the second of each. For an encoder-decoder the target so far",
+        "with several texts it is the second of each. For an encoder-decoder the target so far; "
+        "for a model that reads an image with a text, the text",
     )
     parser.add_argument(
         "--tab-pairs",

@@ -297,6 +297,11 @@ class Adapter(ABC):
         return type(self.model).__name__
 
     @property
+    def text_model(self) -> Any:
+        """The part of the model that reads text."""
+        return self.model
+
+    @property
     def tokenizer(self) -> Any:
         """What turns text into tokens; None for a model that reads and writes none."""
         return self.reader
@@ -753,8 +758,6 @@ class Adapter(ABC):
         """
         import torch
 
-        from attnflow.capture import contribute
-
         inputs, where = self.stacked(batch, positions)
         targets: list[tuple[int, ...]] = []
 
@@ -774,12 +777,12 @@ class Adapter(ABC):
             return self._alti_logit(batch, inputs, positions, asked)
         heads = None if options.keep_heads else options.heads
         try:
-            found = contribute(self.model, inputs, score, steps=steps, heads=heads)
+            found = self.attribute(inputs, score, steps=steps, heads=heads)
         except AttentionError:
             if not steps:
                 raise
             # The answer can be followed where attention cannot be.
-            found = contribute(self.model, inputs, score)
+            found = self.attribute(inputs, score)
         if len(batch) > 1 and found.wrong:
             return [
                 self.contribute([item], [place], options, [one], steps=steps)[0]
@@ -869,6 +872,12 @@ class Adapter(ABC):
         from attnflow.capture import capture
 
         return capture(self.model, inputs, **options)
+
+    def attribute(self, inputs: dict[str, Any], score: Any, **options: Any) -> Any:
+        """Run the model forward and backward, and return what its answers came from."""
+        from attnflow.capture import contribute
+
+        return contribute(self.model, inputs, score, **options)
 
     @abstractmethod
     def stacked(
@@ -1050,7 +1059,7 @@ class Adapter(ABC):
                 f"{name} is {replacement!r}, which is not one token of the tokenizer; expected "
                 f"{accepted}, or its id"
             )
-        weight = getattr(self.model.get_input_embeddings(), "weight", None)
+        weight = getattr(self.text_model.get_input_embeddings(), "weight", None)
         size = int(weight.shape[0]) if weight is not None else self.outputs
         if not 0 <= found < size:
             raise OptionError(

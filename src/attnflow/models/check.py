@@ -81,7 +81,10 @@ def checked(
     top = max(range(len(units)), key=scores.__getitem__, default=None)
     without = whole if top is None else found[top]
     check = Check.of(
-        unit_name(options.units) if explanation.grid is None else "patches",
+        " and ".join(
+            [unit_name(options.units)] * bool(explanation.text or explanation.grid is None)
+            + ["patches"] * bool(explanation.grid)
+        ),
         [explanation.tokens[index] for index, _ in units],
         scores,
         effects,

@@ -46,7 +46,8 @@ def contributions(
         graph, trace = _traced(adapter, encoded, found, options, *attention)
         if trace is not None and trace.carried is not None:
             # A learned sink contributes nothing, and is left out.
-            rows = _entering(trace.carried, graph, found)[:, int(trace.sink) :]
+            later = _entering(trace.carried, graph)[:, int(trace.sink) :]
+            rows = np.concatenate([rows, later])
     scores = by_token(rows, encoded)[:, : seen(adapter, encoded, max(places), found)]
     weights = _weights(adapter, encoded, places, found, options)
     details = {
@@ -152,12 +153,8 @@ def _traced(
     return graph, traced(graph, tokens, mask=mask, heads=heads, carried=carried)
 
 
-def _entering(
-    carried: NDArray[np.float64], graph: AttentionGraph, found: Contributed
-) -> NDArray[np.float64]:
-    """Return what the positions contribute where they enter each layer, of shape (L, n)."""
+def _entering(carried: NDArray[np.float64], graph: AttentionGraph) -> NDArray[np.float64]:
+    """Return what the positions contribute where they enter each layer after the first."""
     entering: NDArray[np.float64] = carried.sum(axis=1)
-    if graph.encoder is None:
-        return entering
-    # A layer of the decoder is two steps. The first row has the embeddings of both sides.
-    return np.concatenate([found.scores[None], entering[graph.encoder[0] + 2 :: 2]])
+    # A layer of a decoder that attends to an encoder is two steps.
+    return entering[1:] if graph.encoder is None else entering[graph.encoder[0] + 2 :: 2]

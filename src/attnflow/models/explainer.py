@@ -68,14 +68,16 @@ class Explainer:
     Args:
         model: A model of transformers, in memory.
         tokenizer: Its tokenizer, the image processor of a vision model, the feature extractor of an
-            audio classifier, or the processor of Whisper (a feature extractor and a tokenizer).
+            audio classifier, or the processor of Whisper (a feature extractor and a tokenizer) or
+            of a model that reads an image with a text.
 
     Attributes:
         model: The model.
         tokenizer: The tokenizer, image processor or processor.
         task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
             "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
-            "image-classification" or "image-encoder".
+            "image-classification", "image-encoder", "image-text-to-text" or
+            "image-text-similarity".
         name: The model's name, which every result and page has: that of its folder, of its GGUF
             file, or on the hub; for a model made in memory, that of its class.
         path: What `from_pretrained` loads it by; empty for a model made in memory.
@@ -129,8 +131,8 @@ class Explainer:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
             task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
                 "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
-                "image-classification" or "image-encoder". "auto" is what the checkpoint was saved
-                as.
+                "image-classification", "image-encoder", "image-text-to-text" or
+                "image-text-similarity". "auto" is what the checkpoint was saved as.
             device: A device of torch. "auto" is a GPU if there is one.
             dtype: A dtype of torch, such as "float32". "auto" is float32 on a CPU, and the dtype of
                 the checkpoint elsewhere.
@@ -157,7 +159,11 @@ class Explainer:
             inputs: A text; or a tuple of two texts, which the model reads as a pair, such as a
                 premise and a hypothesis, and which is one input. For an encoder-decoder a source
                 text, or a tuple of a source text and the target so far. For a vision model an
-                image: a Pillow image, a uint8 array of shape (height, width, 3), or a path. For an
+                image: a Pillow image, a uint8 array of shape (height, width, 3), or a path. For a
+                model that reads an image with a text, a tuple of an image and a text, or a chat: a
+                list of messages with "role" and "content", of which one part may be an image
+                ({"type": "image", "image": ...}). For CLIP and SigLIP a tuple of an image and a
+                text, or of an image and a list of texts, named "text 0", "text 1" and so on. For an
                 audio classifier a sound. For Whisper a sound, or a tuple of a sound and the text so
                 far; a sound is a float array of one channel at the model's sampling rate (16,000 a
                 second), a mapping with "array" and "sampling_rate", or the path of a .wav file. A

@@ -224,7 +224,7 @@ class ImageAdapter(Adapter):
 
     def read(self, item: Any, truncate: bool = False) -> Encoded:
         """Read one image."""
-        _check_image(item, "the image")
+        check_image(item, "the image")
         picture = self._prepare(item)
         names = self.layout.tokens(picture.grid)
         special = tuple(index < len(self.layout.special) for index in range(len(names)))
@@ -234,7 +234,7 @@ class ImageAdapter(Adapter):
     def _prepare(self, image: Any) -> Picture:
         """Return an image as the model is given it."""
         processor, layout = self.processor, self.layout
-        colours = _read(image)
+        colours = read_image(image)
         size = (colours.shape[0], colours.shape[1])
         pixels = _processed(processor, colours)
         if pixels.ndim != 4 or pixels.shape[0] != 1:
@@ -251,17 +251,17 @@ class ImageAdapter(Adapter):
                     f"{width}, which is less than a patch of {layout.kernel[0]} x "
                     f"{layout.kernel[1]}"
                 )
-            area = _area(processor, size, (height, width), layout.covered(grid))
+            area = area_of(processor, size, (height, width), layout.covered(grid))
             self._known[size] = grid, area
         grid, area = self._known[size]
-        return Picture(pixels[0], size, grid, area, _small(colours, area))
+        return Picture(pixels[0], size, grid, area, small_copy(colours, area))
 
     def batches(
         self, items: Sequence[Any], options: Options
     ) -> Iterator[list[tuple[int, Encoded]]]:
         """Yield images together that are of one size once they are prepared."""
         for index, image in enumerate(items):
-            _check_image(image, f"inputs[{index}]")
+            check_image(image, f"inputs[{index}]")
         waiting: dict[Any, list[tuple[int, Encoded]]] = {}
         for index, image in enumerate(items):
             with about_item(index, len(items)):
@@ -345,7 +345,7 @@ class ImageAdapter(Adapter):
 
     def counted(self, item: Any, truncate: bool, position: int | str) -> tuple[str, ...]:
         """Return nothing: patches have no frequencies. The image is read when its turn comes."""
-        _check_image(item, "the image")
+        check_image(item, "the image")
         return ()
 
     def fill(self, replacement: int | str, name: str = "replacement") -> int:
@@ -545,8 +545,8 @@ def list_images(inputs: Any) -> tuple[list[Any], bool]:
         ImageError: If it is neither an image nor a list of images, or the list is empty.
         MissingExtraError: If a file is to be read and Pillow is not installed.
     """
-    if _is_one(inputs):
-        _check_image(inputs, "inputs")
+    if is_image(inputs):
+        check_image(inputs, "inputs")
         return [inputs], False
     if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
         raise ImageError(f"inputs is {type(inputs).__name__}; expected {_IMAGE}, or a list of them")
@@ -554,11 +554,12 @@ def list_images(inputs: Any) -> tuple[list[Any], bool]:
     if not images:
         raise ImageError("inputs is an empty list; expected an image or a list of images")
     for index, image in enumerate(images):
-        _check_image(image, f"inputs[{index}]")
+        check_image(image, f"inputs[{index}]")
     return images, True
 
 
-def _is_one(value: Any) -> bool:
+def is_image(value: Any) -> bool:
+    """Whether a value may be one image: an array, an image of Pillow, or a path."""
     return isinstance(value, str | os.PathLike | np.ndarray) or _is_pillow(value)
 
 
@@ -568,9 +569,9 @@ def _is_pillow(value: Any) -> bool:
     return module is not None and isinstance(value, module.Image)
 
 
-def _check_image(image: Any, name: str) -> None:
+def check_image(image: Any, name: str) -> None:
     """Check what can be checked before an image is read."""
-    if not _is_one(image):
+    if not is_image(image):
         raise ImageError(f"{name} is {type(image).__name__}; expected {_IMAGE}")
     if isinstance(image, np.ndarray):
         valid = image.ndim == 3 and image.shape[2] == 3 and 0 not in image.shape
@@ -598,7 +599,7 @@ def _pillow(module: str) -> Any:
         ) from error
 
 
-def _read(image: Any) -> NDArray[np.uint8]:
+def read_image(image: Any) -> NDArray[np.uint8]:
     """Return an image as red, green and blue, of shape (height, width, 3)."""
     # Copies, because torchvision takes neither read-only arrays nor those that run backwards.
     if isinstance(image, np.ndarray):
@@ -617,7 +618,7 @@ def _read(image: Any) -> NDArray[np.uint8]:
         ) from error
 
 
-def _small(colours: NDArray[np.uint8], area: Area) -> bytes | None:
+def small_copy(colours: NDArray[np.uint8], area: Area) -> bytes | None:
     """Return a small copy of an area of an image, for views that show scores on it."""
     if find_spec("PIL") is None:
         return None
@@ -634,7 +635,9 @@ def _small(colours: NDArray[np.uint8], area: Area) -> bytes | None:
     return file.getvalue()
 
 
-def _area(processor: Any, size: tuple[int, int], prepared: tuple[int, int], covered: Area) -> Area:
+def area_of(
+    processor: Any, size: tuple[int, int], prepared: tuple[int, int], covered: Area
+) -> Area:
     """Return what the patches cover of the user's image, as shares of its height and width.
 
     A processor resizes the image, then cuts out its middle or pads it up to the size wanted, and

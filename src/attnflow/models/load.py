@@ -12,7 +12,9 @@ from attnflow.errors import AttnflowError, MissingExtraError, ModelError, Option
 from attnflow.models.adapter import Adapter
 from attnflow.models.audio import AudioAdapter
 from attnflow.models.image import ImageAdapter
+from attnflow.models.image_text import ImageTextAdapter
 from attnflow.models.pair import PairAdapter
+from attnflow.models.similarity import SimilarityAdapter
 from attnflow.models.sound import SoundAdapter
 from attnflow.models.spans import QuestionAdapter, TokenAdapter
 from attnflow.models.text import TextAdapter
@@ -20,6 +22,8 @@ from attnflow.models.text import TextAdapter
 ADAPTERS: Final[tuple[type[Adapter], ...]] = (
     SoundAdapter,
     PairAdapter,
+    ImageTextAdapter,
+    SimilarityAdapter,
     AudioAdapter,
     ImageAdapter,
     TokenAdapter,

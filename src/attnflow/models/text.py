@@ -151,6 +151,13 @@ class TextAdapter(Adapter):
         """Say why an item is not a text or a pair of texts."""
         if isinstance(item, str):
             return None if item.strip() else "the text is empty; there is nothing to explain"
+        parts = item if isinstance(item, tuple) else (item,)
+        if "pixel_values" in self._takes and not all(isinstance(part, str) for part in parts):
+            return (
+                f"{self.name} does not read an image as tokens among those of a text, so there is "
+                "no graph over both; images with texts are explained for models such as LLaVA, "
+                "PaliGemma and Qwen2.5-VL, and for CLIP and SigLIP"
+            )
         if not isinstance(item, tuple):
             return f"the text is {type(item).__name__}; expected a string, or a tuple of two"
         if len(item) != 2:
@@ -492,7 +499,7 @@ class TextAdapter(Adapter):
         self, item: Any, writing: Writing, truncate: bool, progress: Progress | None = None
     ) -> Written:
         """Let a causal language model continue a prompt, or answer a chat."""
-        if self.task != "causal-lm":
+        if not self.writes:
             return super().generate(item, writing, truncate, progress)
         import torch
 
@@ -508,6 +515,7 @@ class TextAdapter(Adapter):
             progress,
             attention_mask=torch.ones_like(ids),
             pad_token_id=self._pad_id(),
+            **self._beside(prompt),
         )
         ends = end_ids(self.model)
         ended = len(whole) > count and whole[-1] in ends
@@ -524,6 +532,10 @@ class TextAdapter(Adapter):
             whole[count:],
             ended,
         )
+
+    def _beside(self, prompt: Encoded) -> dict[str, Any]:
+        """Return what the model is given beside the ids of a prompt: nothing, for a text."""
+        return {}
 
     def _continued(self, prompt: Encoded, ids: list[int]) -> Encoded:
         """Return a generated text, its tokens placed by decoding more and more of them."""

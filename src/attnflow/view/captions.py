@@ -70,8 +70,17 @@ def contrast_name(explanation: Explanation) -> str:
         return f"not {contrast}"
     if not _compared(explanation):
         return ""
+    if _compares(explanation):
+        return "not the other texts"
     others = "not the other classes", "against the mean of all tokens"
     return others[not _chooses_class(explanation)]
+
+
+def _part(explanation: Explanation) -> str:
+    """Return what a score is of."""
+    if not explanation.grid:
+        return "token"
+    return "token or patch" if explanation.text else "patch"
 
 
 def _contrast(explanation: Explanation) -> str | None:
@@ -99,7 +108,12 @@ def _compared(explanation: Explanation) -> bool:
 
 
 def _chooses_class(explanation: Explanation) -> bool:
-    return explanation.task.endswith("classification")
+    return explanation.task.endswith("classification") or _compares(explanation)
+
+
+def _compares(explanation: Explanation) -> bool:
+    """Whether an image was compared with texts."""
+    return explanation.task == "image-text-similarity"
 
 
 def _answer(explanation: Explanation, label: str) -> str:
@@ -126,14 +140,14 @@ def reading(explanation: Explanation) -> str:
             minus, against = f"that of {contrast}", f"for {contrast}"
         elif not _compared(explanation):
             return (
-                f"A score is what the {'patch' if explanation.grid else 'token'} adds to the logit "
+                f"A score is what the {_part(explanation)} adds to the logit "
                 f"of {target}. Positive scores speak for it, negative ones against it."
             )
         else:
             others = "the others" if _chooses_class(explanation) else "all tokens"
             minus, against = f"the mean of {others}", "against it"
         return (
-            f"A score is what the {'patch' if explanation.grid else 'token'} adds to the logit of "
+            f"A score is what the {_part(explanation)} adds to the logit of "
             f"{target} minus {minus}. Positive scores speak for {target}, negative ones {against}."
         )
     position = _several(explanation) or _position_name(explanation)
@@ -204,8 +218,10 @@ def addition(explanation: Explanation) -> str:
     scores = explanation.scores
     special = scores[list(map(bool, explanation.special))]
     usual = float(scores.sum() - special.sum())
-    what = "patches" if explanation.grid else unit_name(explanation.options.get("units", "tokens"))
-    parts = [(what, usual)]
+    image = float(scores[list(explanation.patches)].sum())
+    parts = [("patches", image)] if explanation.grid else []
+    if explanation.text or not explanation.grid:
+        parts.append((unit_name(explanation.options.get("units", "tokens")), usual - image))
     if special.size:
         parts.append(("special tokens", float(special.sum())))
     return added_up(explanation, parts)

@@ -44,6 +44,9 @@ RESIDUALS_SEEN: Final = 40
 def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """Draw the scores of every layer over the tokens, or of one layer over an image's patches.
 
+    Of an image with a text, the text is drawn beside the patches; into axes that are given, the
+    patches alone.
+
     Special tokens often score far above all others. The colours are scaled to the other tokens, and
     a special token above that has the scale's last colour. Contributions are blue where they speak
     for the answer, and orange with a dash where they speak against it. A row has what the
@@ -76,11 +79,31 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
         return figure, ax
     values = explanation.map()
     rows, columns = values.shape
-    figure, ax = theme.axes_of(
-        ax, np.clip(0.3 * columns + 1.6, 3.6, 9.0), np.clip(0.3 * rows + 0.6, 2.4, 9.0)
-    )
-    image = _cells(ax, values, _top(abs(values) if signed else values), signed=signed)
+    width, height = np.clip(0.3 * columns + 1.6, 3.6, 9.0), np.clip(0.3 * rows + 0.6, 2.4, 9.0)
+    words = [i for i in range(len(explanation.tokens)) if i not in explanation.patches]
+    beside = None
+    if explanation.text and words and ax is None:
+        room = float(np.clip(0.25 * len(words) + 1.6, 2.4, 14.0))
+        figure, whole = theme.axes_of(None, width + room, max(height, 3.0))
+        whole.remove()
+        ax, beside = figure.subplots(1, 2, width_ratios=[width, room])
+    figure, ax = theme.axes_of(ax, width, height)
+    usual = explanation.scores[~np.array(explanation.special, dtype=bool)]
+    top = _top(abs(usual) if signed else usual, abs(explanation.scores))
+    image = _cells(ax, values, top, signed=signed)
     _finish_image(figure, ax, image, explanation)
+    if beside is not None:
+        layer_map(
+            explanation.layer_scores[:, words],
+            [explanation.tokens[i] for i in words],
+            special=[explanation.special[i] for i in words],
+            layer=explanation.layer,
+            top=top,
+            title="",
+            colour_bar=False,
+            signed=signed,
+            ax=beside,
+        )
     return figure, ax
 
 

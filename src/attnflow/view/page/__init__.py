@@ -9,13 +9,14 @@ above all else. There is no build step: `script` concatenates the modules.
 """
 
 import base64
+from collections.abc import Collection
 from typing import Any, Final
 
 from attnflow.explanation import Explanation
 from attnflow.tokens import Tokens
 from attnflow.view import captions
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
-from attnflow.view.pieces import has_sign, labels, pieces, shades
+from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
 from attnflow.view.text import escaped, visible
 
 __all__ = ["data", "first_choices", "page", "script", "style"]
@@ -63,18 +64,19 @@ def data(explanation: Explanation) -> dict[str, Any]:
         shown = Tokens(
             explanation.text, trace.tokens, trace.spans, trace.special, explanation.segments
         )
-    names = labels(shown) if explanation.grid is None else shown.names
+    patches = () if explanation.grid is None else shown.patches
     picture = explanation.picture
     return {
         "explanation": explanation.to_dict(),
         "model": explanation.model,
         "classes": captions.class_names(explanation),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
-        "labels": [visible(name, line_breaks=False) for name in names],
+        "labels": [visible(name, line_breaks=False) for name in labels(shown)],
+        "patches": list(patches),
         "special": list(shown.special),
         "pieces": [
             [visible(piece.text), list(piece.tokens), *([True] if piece.label else [])]
-            for piece in pieces(shown)
+            for piece in _parts(shown, patches)
         ],
         "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
         "direction": direction(explanation.text),
@@ -101,16 +103,27 @@ def first_choices(explanation: Explanation) -> dict[str, Any]:
     return {"method": method, "layer": layer, "position": explanation.trace_position}
 
 
+def _parts(tokens: Tokens, patches: Collection[int]) -> list[Piece]:
+    """Return the pieces of a text without the spaces after patches, which are shown elsewhere."""
+    found: list[Piece] = []
+    after_patch = False
+    for piece in pieces(tokens):
+        if piece.tokens or piece.text.strip() or not after_patch:
+            found.append(piece)
+            after_patch = any(token in patches for token in piece.tokens)
+    return found
+
+
 def _contribution(explanation: Explanation) -> dict[str, Any]:
     """Return what is shown of contributions: words, the text with its shades, and a row a token.
 
     A piece is its text, its share of the largest score from -1 to 1, and its score in words; both
     are None between tokens, and the share of special tokens is. The name of a segment has True
-    after these.
+    after these, and a patch False and True.
     """
-    scores = explanation.scores
+    scores, patches = explanation.scores, set(explanation.patches)
     largest = float(abs(scores).max(initial=0.0))
-    shown = pieces(explanation.pieces)
+    shown = _parts(explanation.pieces, patches)
 
     def score(value: float) -> str:
         return captions.format_score(float(value), largest, signed=True)
@@ -141,6 +154,7 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
                 shade,
                 score(scores[list(piece.tokens)].sum()) if piece.tokens else None,
                 *([True] if piece.label else []),
+                *([False, True] if patches & set(piece.tokens) else []),
             ]
             for piece, shade in zip(shown, shades(explanation, shown), strict=True)
         ],

@@ -5,6 +5,7 @@ import { cutShort, describePrediction } from "./prose.js";
 import { toSvg } from "./scene.js";
 import { cover, placePatch } from "./text.js";
 
+const UNDERLINED = "what speaks against the answer is underlined";
 const BAR_ROW = 25;
 // The room that a number needs beside its bar.
 const NUMBER_ROOM = 66;
@@ -92,18 +93,23 @@ export const contributionPart = {
     });
     if (grid) {
       const cells = this.patchGrid();
-      for (const [name, share, score] of contribution.pieces) {
-        if (share === null) continue;
+      for (const [name, share, score, , isPatch] of contribution.pieces) {
+        if (!isPatch) continue;
         const patch = chip(share < DASHED_BELOW ? "−" : "", share, `${name}: ${score}`);
         placePatch(patch, name);
         cells.append(patch);
+        this.contributionChips.at(-1).push(true);
       }
       box.append(cells);
-    } else {
-      for (const [text, share, score, label] of contribution.pieces) {
+    }
+    if (!grid || data.explanation.text) {
+      const words = grid ? make("div", { class: "text", dir: data.direction }) : box;
+      for (const [text, share, score, label, isPatch] of contribution.pieces) {
+        if (isPatch) continue;
         const between = label ? make("b", {}, text) : text;
-        box.append(score === null ? between : chip(text, share, score));
+        words.append(score === null ? between : chip(text, share, score));
       }
+      if (grid) box.append(words);
     }
     this.contributionScale = make("canvas", {
       class: "scale",
@@ -123,7 +129,7 @@ export const contributionPart = {
         { class: "legend" },
         make("span", {}, "against"),
         this.contributionScale,
-        make("span", {}, `for${grid ? "" : "; what speaks against the answer is underlined"}`),
+        make("span", {}, data.explanation.text ? `for; ${UNDERLINED}` : "for"),
       ),
       this.contributionBars,
       make("p", { class: "finding sum" }, `Sum: ${contribution.sum}.`),
@@ -134,9 +140,9 @@ export const contributionPart = {
 
   drawContribution() {
     const { theme, data } = this;
-    for (const [element, share] of this.contributionChips) {
+    for (const [element, share, isPatch] of this.contributionChips) {
       const colour = shade(theme, share ?? 0, share === null);
-      const over = this.picture && share !== null ? cover(Math.abs(share)) : "";
+      const over = this.picture && isPatch ? cover(Math.abs(share)) : "";
       element.style.backgroundColor = share === null ? "" : `${colour.hex}${over}`;
       element.style.color = share === null ? "" : colour.ink;
     }

@@ -51,7 +51,8 @@ class Page {
     this.leave = new AbortController();
     this.waiting = {};
     this.arrived = new Set();
-    this.things = data.explanation.grid ? IMAGE : TEXT;
+    this.patches = new Set(data.patches);
+    this.things = data.explanation.grid && !data.explanation.text ? IMAGE : TEXT;
     this.themeChoice = THEMES.includes(options.theme) ? options.theme : "auto";
     this.darkScheme = this.window.matchMedia("(prefers-color-scheme: dark)");
     this.shownMethods = new Set(numbers.methods);
@@ -127,7 +128,7 @@ class Page {
     this.legendWords = make("span", {});
     const textPart = make(
       "section",
-      { class: "text-part", "aria-label": numbers.explanation.grid ? "The image" : "The text" },
+      { class: "text-part", "aria-label": this.things === IMAGE ? "The image" : "The text" },
       this.text,
       make("p", { class: "legend" }, make("span", {}, "nothing"), this.legend, this.legendWords),
     );

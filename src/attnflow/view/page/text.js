@@ -48,21 +48,31 @@ export const textPart = {
       for (const i of tokens) this.tokenElements[i].push(element);
       return element;
     };
+    const write = (element, parts) => {
+      for (const [text, tokens, label] of parts) {
+        element.append(tokens.length ? chip(text, tokens) : label ? make("b", {}, text) : text);
+      }
+      return element;
+    };
     if (grid) {
-      const specials = make("div", { class: "specials" });
       const cells = this.patchGrid();
       const plain = this.picture ? this.drawPicture("plain-picture") : null;
-      numbers.labels.forEach((label, token) => {
-        const special = numbers.special[token];
-        const element = chip(special ? label : "", [token]);
-        if (!special) placePatch(element, label);
-        (special ? specials : cells).append(element);
-      });
-      box.append(specials, cells, ...(plain ? [plain] : []));
-    } else {
-      for (const [text, tokens, label] of data.pieces) {
-        box.append(tokens.length ? chip(text, tokens) : label ? make("b", {}, text) : text);
+      for (const token of this.patches) {
+        const element = chip("", [token]);
+        placePatch(element, numbers.labels[token]);
+        cells.append(element);
       }
+      const others = data.pieces.filter(([, tokens]) => !tokens.some((i) => this.patches.has(i)));
+      if (data.explanation.text) {
+        const words = make("div", { class: "text", dir: data.direction });
+        box.append(cells, write(words, others));
+      } else {
+        const named = others.filter(([, tokens]) => tokens.length);
+        box.append(write(make("div", { class: "specials" }), named), cells);
+      }
+      if (plain) box.append(plain);
+    } else {
+      write(box, data.pieces);
     }
     if (can) {
       this.listen(box, "click", (event) => {
@@ -169,7 +179,7 @@ export const textPart = {
       const grey = !counted[token];
       const unseen = tokens.every((i) => !this.sees(i));
       const colour = shade(theme, share, grey);
-      const over = this.picture && !numbers.special[token] ? cover(share) : "";
+      const over = this.picture && this.patches.has(token) ? cover(share) : "";
       element.style.backgroundColor = unseen || !scores ? "" : `${colour.hex}${over}`;
       element.style.color = unseen || !scores ? "" : colour.ink;
       element.classList.toggle("unseen-token", unseen);

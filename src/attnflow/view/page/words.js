@@ -117,18 +117,21 @@ export const wordsPart = {
       }
       return element;
     };
-    if (data.explanation.grid) return this.smallMap(shades);
+    if (data.explanation.grid && !data.explanation.text) return this.smallMap(shades);
     strip.dir = data.direction;
     if (this.numbers.tokens <= MOST_IN_STRIP) {
       strip.append(
-        ...data.pieces.map(([text, tokens]) => (tokens.length ? bit(text, tokens) : text)),
+        ...data.pieces
+          .filter(([, tokens]) => !tokens.some((token) => this.patches.has(token)))
+          .map(([text, tokens]) => (tokens.length ? bit(text, tokens) : text)),
       );
     } else {
       for (const token of highest(scores, counted, 6)) {
         strip.append(bit(this.numbers.labels[token], [token]), " ");
       }
     }
-    return strip;
+    if (!data.explanation.grid) return strip;
+    return this.make("div", { class: "image-text" }, this.smallMap(shades), strip);
   },
 
   // The patches of an image, small, as a method shades them.
@@ -144,7 +147,7 @@ export const wordsPart = {
     });
     const context = canvas.getContext("2d");
     numbers.labels.forEach((label, token) => {
-      if (numbers.special[token]) return;
+      if (!this.patches.has(token)) return;
       const [row, column] = label.split(",").map(Number);
       context.fillStyle = shade(theme, shades[token]).hex;
       context.fillRect(column * size, row * size, size, size);
