@@ -22,7 +22,7 @@ def reaction_model(albert):
     return attnflow.Explainer(albert.model, albert.tokenizer)
 
 
-def test_an_encoder_is_explained_at_cls_word_by_word(sentence_encoder):
+def test_a_sentence_encoder_is_explained_by_the_mean_of_its_tokens_word_by_word(sentence_encoder):
     text = "The keys to the cabinet are on the table."
     explanation = sentence_encoder.explain(
         text, method="rollout", units="words", special_tokens=False
@@ -36,7 +36,8 @@ def test_an_encoder_is_explained_at_cls_word_by_word(sentence_encoder):
             attentions = model(**inputs, output_attentions=True).attentions
     finally:
         model.set_attn_implementation("sdpa")
-    expected = attnflow.attention_rollout(attentions)[-1, 0, 1:-1]
+    assert len(explanation.reads) == len(inputs["input_ids"][0])
+    expected = attnflow.attention_rollout(attentions)[-1].mean(axis=0)[1:-1]
     np.testing.assert_allclose(explanation.scores, expected, atol=1e-5)
 
 

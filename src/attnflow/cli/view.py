@@ -104,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _kind(file: Path) -> type[Explanation] | type[Generation]:
     """Return what a file holds. The format is the first thing in it."""
+    if file.suffix.lower() != ".json":
+        return Explanation  # which says what it reads
     with file.open("rb") as opened:
         head = opened.read(100)
     return Generation if f'"{FORMAT}"'.encode() in head else Explanation
