@@ -7,7 +7,6 @@ and loaded without loss, and records every option that it was made with.
 import base64
 import binascii
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -554,19 +553,7 @@ class Explanation:
             OptionError: If the file does not end in ".json" or is not an explanation.
             OSError: If the file cannot be read.
         """
-        name = os.fspath(path)
-        if os.path.splitext(name)[1].lower() != ".json":
-            raise OptionError(f"path must end in .json, which alone can be loaded, got {name!r}")
-        with open(name, "rb") as file:
-            content = file.read()
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise OptionError(f"{name} is not an explanation: it is not JSON ({error})") from error
-        try:
-            return cls.from_dict(data)
-        except (OptionError, RecursionError) as error:
-            raise OptionError(f"{name} is not an explanation that can be read: {error}") from error
+        return fields.load_json(path, "an explanation", cls.from_dict)
 
     def show(self, file: TextIO | None = None) -> None:
         """Print the text with its tokens shaded, the highest scores, and the prediction.

@@ -6,17 +6,21 @@ is checked when the value is made. An error names the field and shows what it ho
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.checks import integer, invalid, items, string, switch
 from attnflow.errors import OptionError
+
+Value = TypeVar("Value")
 
 
 class Segment(NamedTuple):
@@ -63,6 +67,35 @@ def segments_in(values: Any, name: str, length: int | None = None) -> tuple[Segm
         if other.start < one.end:
             raise OptionError(f"{name} has {tuple(one)} and {tuple(other)}, which overlap")
     return tuple(found)
+
+
+def load_json(
+    path: str | os.PathLike[str], what: str, read: Callable[[dict[str, Any]], Value]
+) -> Value:
+    """Read a value that was saved to a ".json" file.
+
+    Args:
+        path: The file.
+        what: What it should hold, for errors, such as "an explanation".
+        read: Makes the value of what the file holds.
+
+    Raises:
+        OptionError: If the file does not end in ".json" or does not hold such a value.
+        OSError: If the file cannot be read.
+    """
+    name = os.fspath(path)
+    if os.path.splitext(name)[1].lower() != ".json":
+        raise OptionError(f"path must end in .json, which alone can be loaded, got {name!r}")
+    with open(name, "rb") as file:
+        content = file.read()
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{name} is not {what}: it is not JSON ({error})") from error
+    try:
+        return read(data)
+    except (OptionError, RecursionError) as error:
+        raise OptionError(f"{name} is not {what} that can be read: {error}") from error
 
 
 def set_fields(value: object, /, **checked: Any) -> None:

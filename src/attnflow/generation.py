@@ -5,7 +5,6 @@ explanations of its tokens.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -313,19 +312,7 @@ class Generation(Sequence[Explanation]):
             OptionError: If the file does not end in ".json" or is not a generation.
             OSError: If the file cannot be read.
         """
-        name = os.fspath(path)
-        if os.path.splitext(name)[1].lower() != ".json":
-            raise OptionError(f"path must end in .json, which alone can be loaded, got {name!r}")
-        with open(name, "rb") as file:
-            content = file.read()
-        try:
-            data = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise OptionError(f"{name} is not a generation: it is not JSON ({error})") from error
-        try:
-            return cls.from_dict(data)
-        except (OptionError, RecursionError) as error:
-            raise OptionError(f"{name} is not a generation that can be read: {error}") from error
+        return fields.load_json(path, "a generation", cls.from_dict)
 
     def show(self, file: TextIO | None = None) -> None:
         """Print the answer, its sources in the prompt, and the source of each of its tokens.

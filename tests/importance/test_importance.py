@@ -194,6 +194,26 @@ def decoder():
 # ---- Against plain loops and finite differences --------------------------------------------------
 
 
+def test_words_and_stretches_are_blanked_out_as_a_whole():
+    explainer = build("BERT")
+    whole = explainer.adapter.read(TEXT)
+    unit = whole.tokens.grouped("words")[1]
+    found = blank_out(explainer, TEXT, units="words", replacement="mask", signed=True)
+    assert len(found) == len(unit)
+
+    def probability(ids, best=None):
+        with torch.no_grad():
+            shares = explainer.model(input_ids=torch.tensor([ids])).logits[0].double().softmax(-1)
+        return float(shares.max() if best is None else shares[best]), int(shares.argmax())
+
+    ids = whole.inputs["input_ids"]
+    value, best = probability(ids)
+    mask = explainer.tokenizer.mask_token_id
+    for effect, tokens in zip(found, unit, strict=True):
+        changed = [mask if place in tokens else one for place, one in enumerate(ids)]
+        assert effect == pytest.approx(value - probability(changed, best)[0], abs=1e-6)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_blank_out_is_the_difference_that_replacing_each_token_makes(name):
     explainer = build(name)

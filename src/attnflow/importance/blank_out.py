@@ -30,6 +30,7 @@ def blank_out(
     batch_size: int = 64,
     truncate: bool = False,
     signed: bool = False,
+    units: Any = "tokens",
 ) -> Any:
     """Replace each token in turn, and measure what becomes of the model's answer.
 
@@ -67,10 +68,12 @@ def blank_out(
         truncate: Cut a text that is longer than the model takes, instead of an error.
         signed: Whether to keep the sign: positive values are of tokens without which the answer
             has a smaller probability, or with a `contrast` a smaller difference.
+        units: What is replaced as a whole: tokens, or the words, sentences, segments or stretches
+            of the text that `Explanation.by_unit` takes.
 
     Returns:
-        The importance of every token that the model reads, float64 of shape (n,), source before
-        target; or a list of such arrays, one for each text, in their order.
+        The importance of every token that the model reads, or of every unit, float64 of shape (n,),
+        source before target; or a list of such arrays, one for each text, in their order.
 
     Raises:
         OptionError: If an option is not valid for this model.
@@ -86,6 +89,9 @@ def blank_out(
         (6,)
         >>> int(importance.argmax())
         2
+        >>> halves = [("subject", 0, 8), ("rest", 9, 23)]
+        >>> blank_out(explainer, "the keys to the cabinet", units=halves).shape  # [CLS] too
+        (3,)
     """
     check_batch_size(batch_size)
     signed = switch(signed, "signed")
@@ -95,20 +101,21 @@ def blank_out(
     adapter = explainer.adapter
     fill = adapter.fill(replacement)
     whole = ask(explainer, readings, batch_size)
-    results: list[NDArray[np.float64]] = [np.zeros(len(reading.tokens)) for reading in readings]
+    groups = [reading.tokens.grouped(units)[1] for reading in readings]
+    results: list[NDArray[np.float64]] = [np.zeros(len(own)) for own in groups]
 
     def variants() -> Iterator[tuple[tuple[int, int], Reading]]:
         for index, (reading, answer) in enumerate(zip(readings, whole, strict=True)):
             asked = reading._replace(target=answer.target)
-            for token in range(len(reading.tokens)):
-                if adapter.changes(reading, token, fill):
-                    yield (index, token), adapter.replaced(asked, [token], fill)
+            for unit, tokens in enumerate(groups[index]):
+                if any(adapter.changes(reading, token, fill) for token in tokens):
+                    yield (index, unit), adapter.replaced(asked, tokens, fill)
 
-    for (index, token), answer in answers(explainer, variants(), batch_size):
+    for (index, unit), answer in answers(explainer, variants(), batch_size):
         if readings[index].contrast is None:
-            results[index][token] = whole[index].probability - answer.probability
+            results[index][unit] = whole[index].probability - answer.probability
         else:
-            results[index][token] = whole[index].value - answer.value
+            results[index][unit] = whole[index].value - answer.value
     if not signed:
         results = [np.abs(effects) for effects in results]
     return results if many else results[0]

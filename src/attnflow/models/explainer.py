@@ -74,8 +74,9 @@ class Explainer:
     Attributes:
         model: The model.
         tokenizer: The tokenizer, image processor or processor.
-        task: What the model is for: "classification", "masked-lm", "causal-lm", "encoder",
-            "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
+        task: What the model is for: "classification", "token-classification",
+            "question-answering", "masked-lm", "causal-lm", "encoder", "seq2seq-lm",
+            "speech-to-text", "audio-classification", "audio-encoder",
             "image-classification", "image-encoder", "image-text-to-text" or
             "image-text-similarity".
         name: The model's name, which every result and page has: that of its folder, of its GGUF
@@ -129,8 +130,9 @@ class Explainer:
 
         Args:
             name_or_path: A folder, a GGUF file, or the name of a model on the Hugging Face hub.
-            task: What to load it for: "classification", "masked-lm", "causal-lm", "encoder",
-                "seq2seq-lm", "speech-to-text", "audio-classification", "audio-encoder",
+            task: What to load it for: "classification", "token-classification",
+                "question-answering", "masked-lm", "causal-lm", "encoder", "seq2seq-lm",
+                "speech-to-text", "audio-classification", "audio-encoder",
                 "image-classification", "image-encoder", "image-text-to-text" or
                 "image-text-similarity". "auto" is what the checkpoint was saved as.
             device: A device of torch. "auto" is a GPU if there is one.
