@@ -8,6 +8,7 @@ import transformers
 from attnflow import Explainer, Explanation
 from attnflow.errors import OptionError, TextError
 from attnflow.options import ATTENTION_METHODS
+from attnflow.view.captions import headline
 from tests.support.text import SIZES, VOCABULARY
 from tests.support.tiny import sharpen, wordpiece_tokenizer
 
@@ -78,6 +79,8 @@ def test_the_entity_that_is_predicted_is_explained_as_a_whole(labels, places, na
     explainer.model.classifier(torch.zeros(1, len(labels), 16))
     found = explainer.explain(TEXT)
     assert found.target == name
+    words = " ".join(found.tokens[read.position] for read in found.reads)
+    assert f"to {name} at {words!r}" in headline(found)
     if labels.count(1) < 2:
         assert [read.position for read in found.reads] == places
     parts = [explainer.explain(TEXT, position=read.position) for read in found.reads]
@@ -138,6 +141,12 @@ def test_the_answer_to_a_question_is_a_stretch_of_the_text(kind):
     words = explainer.adapter.read(PAIR).tokens
     assert found.target == words.text[words.spans[first][0] : words.spans[last][1]]
     assert [segment.name for segment in found.segments] == ["first", "second"]
+    for method in ("contribution", "raw"):
+        # Whatever is asked about, the prediction is the best stretch.
+        other = explainer.explain(PAIR, target="cabinet", method=method).prediction
+        shares = start.softmax(-1)[first] * end.softmax(-1)[last]
+        assert (other.label, other.index) == (found.target, first)
+        assert other.probability == pytest.approx(float(shares), abs=1e-6)
 
 
 def test_other_words_can_be_asked_about_and_compared_with():

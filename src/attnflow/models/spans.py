@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import OptionError, TextError
 from attnflow.explain import Answer
+from attnflow.explanation import Prediction
 from attnflow.models.adapter import (
     Asked,
     Encoded,
@@ -227,6 +228,17 @@ class QuestionAdapter(SpanAdapter):
             found.append(([0, 1], Asked(targets, None, others=others)))
         return found
 
+    def predicted(self, logits: NDArray[np.float64], encoded: Encoded | None) -> Prediction | None:
+        """Return the best stretch of the text, and the probability of its start and its end."""
+        if encoded is None:
+            return None
+        best = self._best(encoded, logits)
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        return Prediction(
+            self.joined(best, encoded), best[0], float(shares[0, best[0]] * shares[1, best[1]])
+        )
+
     def _context(self, encoded: Encoded) -> tuple[int, int]:
         """Return where the text that is asked about starts and ends, in characters."""
         if len(encoded.tokens.segments) != 2:
@@ -290,7 +302,7 @@ class QuestionAdapter(SpanAdapter):
         spans = [] if encoded is None else [encoded.tokens.spans[index] for index in indices]
         if encoded is None or not spans or spans[0] is None or spans[-1] is None:
             return "no answer"
-        return encoded.tokens.text[spans[0][0] : max(spans[0][1], spans[-1][1])]
+        return encoded.tokens.text[spans[0][0] : spans[-1][1]] or "no answer"
 
     def readings(
         self, items: Sequence[Any], questions: Sequence[Question], truncate: bool

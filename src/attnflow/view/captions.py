@@ -46,7 +46,7 @@ def headline(explanation: Explanation) -> str:
         the position with its token where that is known; and the model's name.
     """
     if has_sign(explanation):
-        parts = [f"to {target_name(explanation)}", *filter(None, [contrast_name(explanation)])]
+        parts = [f"to {answer_name(explanation)}", *filter(None, [contrast_name(explanation)])]
     else:
         name = _position_name(explanation)
         position = _several(explanation)
@@ -56,6 +56,23 @@ def headline(explanation: Explanation) -> str:
     if explanation.model:
         parts.append(explanation.model)
     return ", ".join(parts)
+
+
+def answer_name(explanation: Explanation) -> str:
+    """Return the answer that is explained, of a token classifier with the tokens it is about."""
+    name = target_name(explanation)
+    last = max(read.position for read in explanation.reads)
+    if (
+        explanation.task != "token-classification"
+        or not has_all_tokens(explanation)
+        or last >= len(explanation.tokens)
+    ):
+        return name
+    if len(explanation.reads) == 1:
+        return f"{name} at {labels(explanation.pieces)[last]!r}"
+    spans = [explanation.spans[read.position] for read in explanation.reads]
+    ends = [place for span in spans if span is not None for place in span]
+    return f"{name} at {explanation.text[min(ends) : max(ends)]!r}" if ends else name
 
 
 def target_name(explanation: Explanation) -> str:

@@ -141,7 +141,7 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
         )
     if explanation.bias is not None:
         rows.append(["biases of the model", explanation.bias, score(explanation.bias)])
-    target, contrast = captions.target_name(explanation), captions.contrast_name(explanation)
+    target, contrast = captions.answer_name(explanation), captions.contrast_name(explanation)
     return {
         "title": f"Why {target}, {contrast}?" if contrast.startswith("not") else f"Why {target}?",
         "sum": captions.addition(explanation),
