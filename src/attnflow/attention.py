@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from attnflow.checks import choice, read_layers, resolve_index
 from attnflow.errors import OptionError
-from attnflow.explain import Answer, explain_graph, weights_at
+from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.fields import Segment
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
-from attnflow.scoring import Scorer
+from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
 
 # The tasks whose answer is that of one position.

@@ -95,18 +95,6 @@ def explain_graph(
     ]
 
 
-def weights_at(place: int, count: int) -> NDArray[np.float64]:
-    """Return the weights of the positions of a graph of which one is explained.
-
-    Example:
-        >>> weights_at(1, 3)
-        array([0., 1., 0.])
-    """
-    weights = np.zeros(count)
-    weights[place] = 1.0
-    return weights
-
-
 def reads_of(weights: NDArray[np.float64]) -> list[Read]:
     """Return the positions that have a weight, with it.
 

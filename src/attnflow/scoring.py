@@ -71,6 +71,18 @@ class Finished(NamedTuple):
     groups: list[list[int]]
 
 
+def weights_at(place: int, count: int) -> NDArray[np.float64]:
+    """Return the weights of the positions of a graph of which one is explained.
+
+    Example:
+        >>> weights_at(1, 3)
+        array([0., 1., 0.])
+    """
+    weights = np.zeros(count)
+    weights[place] = 1.0
+    return weights
+
+
 def mixed(found: Sequence[Scored], weights: Sequence[float]) -> Scored:
     """Return the weighted mean of the scores of several positions.
 
@@ -347,14 +359,17 @@ class Batch:
         layer: int,
         positions: Sequence[int],
         uniform: Uniform | None = None,
+        weights: Sequence[NDArray[np.float64]] | None = None,
     ) -> list[Scored]:
-        """Score one position of each text.
+        """Score one position of each text, or the weighted mean of several.
 
         Args:
             options: The options.
             layer: The layer, from 1.
-            positions: The position of each text.
+            positions: The position of each text; of a mean, the one with the largest weight.
             uniform: Where the scores of uniform attention are kept.
+            weights: The weight of each of a text's positions, if it is a mean; not for scores that
+                are divided by those of uniform attention.
 
         Returns:
             The scores of each text, of one layer.
@@ -375,13 +390,19 @@ class Batch:
             )
             for causal in self.causal
         ]
-        read = self._read(options.method, layer, positions, seen, masks=any(relative))
+        if weights is None:
+            weights = [
+                weights_at(place, length)
+                for place, length in zip(positions, self._lengths, strict=True)
+            ]
+        read = self._read(options.method, layer, weights, seen, masks=any(relative))
         size = self._real.shape[1]
         found = []
         for row, (position, length) in enumerate(zip(positions, self._lengths, strict=True)):
             scores, saturation = read.rows[row, :length], None
             if options.method == "flow":
-                scores, saturation = _flow([x[row, :length, :length] for x in read.units], position)
+                units = [x[row, :length, :length] for x in read.units]
+                scores, saturation = _mean_flow(units, weights[row])
             if relative[row]:
                 even = _uniform_scores(
                     read.masks[:, row, size - length : size + length - 1],
@@ -419,17 +440,18 @@ class Batch:
         self,
         method: str,
         layer: int,
-        positions: Sequence[int],
+        reads: Sequence[NDArray[np.float64]],
         seen: Sequence[int],
         *,
         masks: bool,
     ) -> _Read:
         """Go through the layers from the top down."""
         real = self._real
-        count, size = real.shape
+        size = real.shape[1]
         inside = None if real.all() else real[:, :, None] & real[:, None, :]
         carried = np.zeros(real.shape)
-        carried[np.arange(count), positions] = 1.0
+        for row, own in enumerate(reads):
+            carried[row, : len(own)] = own
         counted = (np.arange(size) < np.asarray(seen)[:, None]).astype(np.float64)
         attracted = np.zeros(real.shape)
         units: list[NDArray[np.int64]] = []
@@ -724,6 +746,18 @@ def _uniform_scores(
             known.clear()
         known[key] = found
     return found
+
+
+def _mean_flow(
+    units: list[NDArray[np.int64]], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the weighted mean of the flows from positions, and of the shares saturated."""
+    places = [int(place) for place in np.flatnonzero(weights)]
+    found = [_flow(units, place) for place in places]
+    if len(found) == 1:
+        return found[0]
+    flows = np.stack([flow for flow, _ in found])
+    return weights[places] @ flows, float(weights[places] @ [share for _, share in found])
 
 
 def _flow(units: list[NDArray[np.int64]], position: int) -> tuple[NDArray[np.float64], float]:

@@ -755,7 +755,8 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(facts):
 def test_a_run_killed_at_any_moment_ends_with_the_bytes_of_one_that_was_not(facts):
     found = facts["kills"]
     assert found["killed"] == KILLS
-    assert found["states"] > 3
+    # Not always at the same moment; which ones depends on the machine.
+    assert found["states"] > 1 + KILLS // 10
     assert (found["different"], found["rewritten"], found["refused"]) == (0, 0, 0)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from pyarrow import parquet
 
-from attnflow import Explainer, Explanation
+from attnflow import Explainer, Explanation, run
 from attnflow.errors import OptionError
 from attnflow.models.text import pooling_of
 from attnflow.options import ATTENTION_METHODS
+from attnflow.view.captions import reading
 from tests.support.text import VOCABULARY
 from tests.support.tiny import sharpen, wordpiece_tokenizer
 from tests.support.vision import SIZES, photo, processor
@@ -101,6 +103,8 @@ def test_the_positions_read_are_those_that_the_answer_depends_on(name, method):
     assert [read.position for read in explanation.reads] == expected
     assert sum(read.weight for read in explanation.reads) == pytest.approx(1)
     assert explanation.position in expected
+    several = f"mean of {len(expected)} positions"
+    assert (several in reading(explanation)) == (len(expected) > 1)
     if "mean" in name:
         weights = [read.weight for read in explanation.reads]
         np.testing.assert_allclose(weights, 1 / len(weights), rtol=1e-4)
@@ -126,6 +130,18 @@ def test_texts_of_a_batch_read_their_own_positions():
             assert len(found.reads) == len(found.tokens)
             alone = explainer.explain(text, method=method)
             np.testing.assert_allclose(found.scores, alone.scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ATTENTION_METHODS)
+def test_a_run_over_many_texts_gives_the_same_scores(method, tmp_path):
+    explainer = text_classifier("ModernBERT mean")
+    texts = [TEXT, "the key", "keys to the film", "no one will forget a film"]
+    output = tmp_path / "out"
+    run(texts, explainer, output=output, method=method, workers=1)
+    found = parquet.read_table(next(output.rglob("*.parquet"))).to_pylist()
+    for text, row in zip(texts, found, strict=True):
+        alone = explainer.explain(text, method=method)
+        np.testing.assert_allclose(row["scores"], alone.scores, atol=1e-6)
 
 
 def test_a_mean_can_be_asked_for_and_survives_a_file(tmp_path):

@@ -350,7 +350,6 @@ def test_a_label_is_not_part_of_the_text_without_segments(explainer):
 
 
 def test_figures_name_the_texts_at_their_first_tokens(explainer):
-    pytest.importorskip("matplotlib")
     from attnflow.view.figures import heat_map, token_bars
 
     found = explainer.explain(PAIR)

@@ -333,13 +333,16 @@ def _score_together(
     if together is None:
         return None
     layer = resolve_layer(options.layer, len(ran.captured.layers))
-    positions = []
-    for row, (item, causal) in enumerate(zip(batch, together.causal, strict=True)):
-        weights = explainer.weights(ran, row, item.text, options.position, causal)
-        positions.append(int(weights.argmax()))
-        if np.count_nonzero(weights) > 1:
-            return None
-    return [(layer, one) for one in together.score(options, layer, positions, explainer.uniform)]
+    weights = [
+        explainer.weights(ran, row, item.text, options.position, causal)
+        for row, (item, causal) in enumerate(zip(batch, together.causal, strict=True))
+    ]
+    several = any(np.count_nonzero(own) > 1 for own in weights)
+    if several and (any(together.causal) or options.receptive_field is True):
+        return None  # a mean of ratios is not the ratio of means
+    places = [int(own.argmax()) for own in weights]
+    found = together.score(options, layer, places, explainer.uniform, weights)
+    return [(layer, one) for one in found]
 
 
 def _score_one(

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from attnflow.checks import integer, resolve_index
 from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionError
-from attnflow.explain import Answer, weights_at
+from attnflow.explain import Answer
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, Options
-from attnflow.scoring import Batch
+from attnflow.scoring import Batch, weights_at
 from attnflow.tokens import Tokens
 
 if TYPE_CHECKING:

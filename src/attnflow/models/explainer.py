@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.errors import AttentionError, OptionError
-from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of, weights_at
+from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of
 from attnflow.explanation import Explanation, Prediction
 from attnflow.generation import Generation
 from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
@@ -25,7 +25,7 @@ from attnflow.models.contribution import answer_of, by_token, contributions, see
 from attnflow.models.load import adapter_for, load, name_of
 from attnflow.models.writing import Progress, Writing, Written
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, Options, sign
-from attnflow.scoring import Scorer
+from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
 from attnflow.trace import Trace
 

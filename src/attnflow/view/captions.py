@@ -151,22 +151,7 @@ def reading(explanation: Explanation) -> str:
         What a high score means for the explanation's method.
     """
     if has_sign(explanation):
-        target = target_name(explanation)
-        contrast = _contrast(explanation)
-        if contrast is not None:
-            minus, against = f"that of {contrast}", f"for {contrast}"
-        elif not _compared(explanation):
-            return (
-                f"A score is what the {_part(explanation)} adds to the logit "
-                f"of {target}. Positive scores speak for it, negative ones against it."
-            )
-        else:
-            others = "the others" if _chooses_class(explanation) else "all tokens"
-            minus, against = f"the mean of {others}", "against it"
-        return (
-            f"A score is what the {_part(explanation)} adds to the logit of "
-            f"{target} minus {minus}. Positive scores speak for {target}, negative ones {against}."
-        )
+        return _reading_of_answer(explanation)
     position = _several(explanation) or _position_name(explanation)
     position = position or f"position {explanation.position}"
     meaning = {
@@ -180,6 +165,27 @@ def reading(explanation: Explanation) -> str:
     if explanation.options.get("receptive_field") is True:
         relative = " Scores are relative to uniform attention."
     return f"The higher a token's score, {meaning}.{relative}"
+
+
+def _reading_of_answer(explanation: Explanation) -> str:
+    """Return how to read scores that add up to an answer."""
+    target, contrast = target_name(explanation), _contrast(explanation)
+    several = _several(explanation)
+    # The answer of a class is one logit, whatever the head reads. Others are sums over positions.
+    one = explanation.task != "token-classification" and _chooses_class(explanation)
+    logit = "the logit" if one or not several else "the sum of the logits"
+    if contrast is not None:
+        minus, against = f" minus that of {contrast}", f"for {contrast}"
+    elif not _compared(explanation):
+        minus, against = "", "against it"
+    else:
+        others = "the others" if _chooses_class(explanation) else "all tokens"
+        minus, against = f" minus the mean of {others}", "against it"
+    read = f" The head reads {several}." if one and several else ""
+    return (
+        f"A score is what the {_part(explanation)} adds to {logit} of {target}{minus}. Positive "
+        f"scores speak for {target}, negative ones {against}.{read}"
+    )
 
 
 def answers(explanation: Explanation) -> list[tuple[str, str]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from attnflow.checks import choice, resolve_index, resolve_layer
 from attnflow.errors import MissingExtraError, OptionError
-from attnflow.explain import Answer, explain_graph, weights_at
+from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation
 from attnflow.options import ATTENTION_METHODS, Options
-from attnflow.scoring import Scorer
+from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
 from attnflow.view.document import inlined
 from attnflow.view.notebook import inline_html
