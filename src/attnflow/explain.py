@@ -75,9 +75,11 @@ def explain_graph(
         OptionError: If there is no such layer.
     """
     layer = resolve_index(options.layer, scorer.depth, "layer", "layers", first=1)
-    mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
-    trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
-    until = scorer.graph.encoder is not None
+    trace = None
+    if isinstance(scorer.graph, AttentionGraph):
+        mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
+        trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
+    until = scorer.encoder is not None
     return [
         explained(
             tokens,

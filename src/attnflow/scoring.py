@@ -9,6 +9,7 @@ carries one row a text down the layers in one product a layer. Both give the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,8 +21,9 @@ from attnflow.flow import attention_flow, flow_bound, solve_units
 from attnflow.graph import UNIT, AttentionGraph, add_residual, to_units
 from attnflow.options import ANSWER_METHODS, Options
 from attnflow.rollout import attention_rollout
+from attnflow.streamed import Streamed, Swept
 from attnflow.tokens import Tokens, summed
-from attnflow.uniform import uniform_graph
+from attnflow.uniform import uniform_graph, uniform_rollout
 
 # From this share of saturated tokens on, flow hardly depends on the position.
 SATURATED: Final = 0.95
@@ -29,6 +31,8 @@ SATURATED: Final = 0.95
 SINK: Final = 0.5
 # How many results for uniform attention are kept.
 MOST_UNIFORM: Final = 64
+# A pass over attention that is not held gives this many scores at most.
+MOST_SWEPT: Final = 2**23
 
 Uniform = dict[Any, NDArray[np.float64]]
 """The scores of uniform attention, kept for the next input of the same size and mask."""
@@ -118,7 +122,7 @@ class Scorer:
     """Scores positions of one graph, by any method.
 
     Args:
-        graph: The graph.
+        graph: The graph, or attention that is not held as a whole, for raw attention and rollout.
         mask: The offsets that each layer attends over, as `mask_of` gives it. None reads it off the
             attention when it is needed.
         sizes: How many positions of the graph each token has, as a stretch of sound has several.
@@ -128,6 +132,7 @@ class Scorer:
 
     Attributes:
         graph: The graph.
+        encoder: Of an encoder-decoder's graph, as `AttentionGraph.encoder`; else None.
         depth: How many layers can be explained. The steps of an encoder-decoder's graph are not
             its layers: the encoder comes first, and a decoder layer takes two steps.
 
@@ -139,7 +144,7 @@ class Scorer:
 
     def __init__(
         self,
-        graph: AttentionGraph,
+        graph: AttentionGraph | Streamed,
         *,
         mask: NDArray[np.bool_] | None = None,
         sizes: Sequence[int] | None = None,
@@ -147,16 +152,19 @@ class Scorer:
         num_threads: int | None = None,
     ) -> None:
         self.graph: Final = graph
+        self.encoder: Final = graph.encoder if isinstance(graph, AttentionGraph) else None
         self._mask = mask
         self._starts: Final = token_starts(sizes, graph.tokens)
         self._uniform: Uniform = {} if uniform is None else uniform
         self._threads = num_threads
+        self._rows: dict[bytes, _Row] = {}
+        self._sunk: NDArray[np.bool_] | None = None
         self._steps: list[tuple[int, ...]]
-        if graph.encoder is None:
+        if self.encoder is None:
             self._steps = [(step,) for step in range(1, graph.layers + 1)]
         else:
             # A decoder layer attends twice, to the target and to the source.
-            below = graph.encoder[0]
+            below = self.encoder[0]
             self._steps = [(step - 1, step) for step in range(below + 2, graph.layers + 1, 2)]
 
     @property
@@ -168,6 +176,8 @@ class Scorer:
     def mask(self) -> NDArray[np.bool_]:
         """The offsets that each layer of the graph attends over, of shape (L, 2 n - 1)."""
         if self._mask is None:
+            if not isinstance(self.graph, AttentionGraph):
+                raise ValueError("attention that is not held has a mask after the first pass")
             self._mask = mask_of(self.graph)
         return self._mask
 
@@ -186,7 +196,7 @@ class Scorer:
 
     def sees(self, position: int) -> int:
         """Return how many positions of the graph one can see, itself and all before included."""
-        ordered = self.graph.causal or self.graph.encoder is not None
+        ordered = self.graph.causal or self.encoder is not None
         return position + 1 if ordered else self.graph.tokens
 
     def scores(
@@ -216,13 +226,13 @@ class Scorer:
         relative = self.is_relative(options.method, options.receptive_field)
         plain = self._plain(options.method, positions)
         saturation: list[float | None] = [None] * len(positions)
-        if options.method == "flow":
+        if options.method == "flow" and isinstance(self.graph, AttentionGraph):
             bound = flow_bound(self.graph, positions)[self._steps[layer - 1][-1] - 1]
             saturation = [float(row.mean()) for row in plain[layer - 1] == settled(bound)]
         scores = self._related(plain, options.method, positions, relative)
         found = []
         for i, position in enumerate(positions):
-            seen = self.token(self.sees(position) - 1) + 1
+            seen = self.seen(position)
             found.append(
                 Scored(
                     scores[:, i, :seen],
@@ -246,12 +256,64 @@ class Scorer:
                 sum is 1.
         """
         places = [[int(place) for place in np.flatnonzero(each)] for each in weights]
+        if not isinstance(self.graph, AttentionGraph):
+            return self._score_streamed(options, layer, weights, places)
         every = sorted({place for own in places for place in own})
         found = dict(zip(every, self.score(options, layer, every), strict=True))
         return [
             mixed([found[place] for place in own], each[own].tolist())
             for own, each in zip(places, weights, strict=True)
         ]
+
+    def _score_streamed(
+        self,
+        options: Options,
+        layer: int,
+        weights: Sequence[NDArray[np.float64]],
+        places: Sequence[Sequence[int]],
+    ) -> list[Scored]:
+        """Score weighted means; each is one row of a pass, however many positions it is over."""
+        if not self.is_relative(options.method, options.receptive_field):
+            rows = self._swept(weights)
+            return [
+                Scored(
+                    self._added(row.of(options.method))[:, : self.seen(own[-1])],
+                    self.token(int(np.argmax(each))),
+                    None,
+                    self._attracting(row.received, own[-1]),
+                    False,
+                )
+                for row, each, own in zip(rows, weights, places, strict=True)
+            ]
+        if all(len(own) == 1 for own in places):
+            return self.score(options, layer, [place for (place,) in places])
+        return [
+            self._relative_mean(options, layer, each, own)
+            for each, own in zip(weights, places, strict=True)
+        ]
+
+    def _relative_mean(
+        self, options: Options, layer: int, weights: NDArray[np.float64], places: Sequence[int]
+    ) -> Scored:
+        """Divide each position by what it would have from uniform attention, and add them up.
+
+        Only some positions are held at a time: all of a long text would be its square.
+        """
+        scores = np.zeros((self.depth, self.seen(places[-1])))
+        most = self._most
+        for start in range(0, len(places), most):
+            part = places[start : start + most]
+            found = self.score(options, layer, part)
+            for place, one in zip(part, found, strict=True):
+                scores[:, : one.scores.shape[1]] += weights[place] * one.scores
+            self._rows.clear()
+        first = self.token(int(np.argmax(weights)))
+        return found[-1]._replace(scores=scores, position=first)
+
+    @property
+    def _most(self) -> int:
+        """How many positions a pass over attention that is not held may be about."""
+        return max(1, MOST_SWEPT // (self.graph.layers * self.graph.tokens))
 
     def by_token(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add up the weights of each token's positions."""
@@ -262,12 +324,20 @@ class Scorer:
 
         Only the tokens that a position can see are looked at.
         """
+        if not isinstance(self.graph, AttentionGraph):
+            [row] = self._swept([weights_at(position, self.graph.tokens)])
+            return self._attracting(row.received, position)
         count = self.sees(position)
         attention = self.graph.attention[:, :count, :count]
         received = attention.sum(axis=(0, 1)) - np.einsum("lkk->k", attention)
-        if self.graph.encoder is None:
+        return self._attracting(received, position)
+
+    def _attracting(self, received: NDArray[np.float64], position: int) -> tuple[int, ...]:
+        """Return the tokens that receive most; of an encoder-decoder one of each side."""
+        received = received[: self.sees(position)]
+        if self.encoder is None:
             return (int(np.argmax(self._added(received))),)
-        source = self.graph.encoder[1]
+        source = self.encoder[1]
         by_token = self._added(received[:source])
         found = [int(np.argmax(by_token))]
         target = received[source:]
@@ -275,8 +345,27 @@ class Scorer:
             found.append(len(by_token) + int(np.argmax(target)))
         return tuple(found)
 
+    def _swept(self, weights: Sequence[NDArray[np.float64]]) -> list[_Row]:
+        """Return what weighted means of positions read, each of them read only once."""
+        keys = [each.tobytes() for each in weights]
+        left = {key: each for key, each in zip(keys, weights, strict=True) if key not in self._rows}
+        if isinstance(self.graph, AttentionGraph):
+            raise ValueError("a graph is read as it is")
+        waiting = iter(left)
+        while names := list(islice(waiting, self._most)):
+            part = np.stack([left[key] for key in names])
+            seen = np.array([self.sees(int(np.flatnonzero(row)[-1])) for row in part])
+            found: Swept = self.graph.sweep(part, seen)
+            self._mask, self._sunk = found.mask, found.sunk
+            for i, key in enumerate(names):
+                self._rows[key] = _Row(found.raw[:, i], found.rollout[:, i], found.received[i])
+        return [self._rows[key] for key in keys]
+
     def _plain(self, method: str, positions: Sequence[int]) -> NDArray[np.float64]:
-        return _graph_scores(self.graph, method, positions, self._steps, self._threads)
+        if isinstance(self.graph, AttentionGraph):
+            return _graph_scores(self.graph, method, positions, self._steps, self._threads)
+        rows = self._swept([weights_at(place, self.graph.tokens) for place in positions])
+        return np.stack([row.of(method) for row in rows], axis=1)
 
     def _related(
         self,
@@ -293,8 +382,8 @@ class Scorer:
             method,
             positions,
             self._uniform,
-            encoder=self.graph.encoder,
-            sunk=self.graph.sunk,
+            encoder=self.encoder,
+            sunk=self.graph.sunk if isinstance(self.graph, AttentionGraph) else self._sunk,
             steps=self._steps,
             num_threads=self._threads,
         )
@@ -313,6 +402,22 @@ class Scorer:
         if self._starts is None:
             return position
         return int(np.searchsorted(self._starts, position, side="right")) - 1
+
+    def seen(self, position: int) -> int:
+        """Return how many tokens a position can see."""
+        return self.token(self.sees(position) - 1) + 1
+
+
+class _Row(NamedTuple):
+    """What a weighted mean of positions read: raw attention and rollout, (L, n), and `received`."""
+
+    raw: NDArray[np.float64]
+    rollout: NDArray[np.float64]
+    received: NDArray[np.float64]
+
+    def of(self, method: str) -> NDArray[np.float64]:
+        """Return the scores of a method in every layer."""
+        return self.raw if method == "raw" else self.rollout
 
 
 class Batch:
@@ -739,13 +844,29 @@ def _uniform_scores(
     # Read once, and not read back: another thread may empty the table in between.
     found = known.get(key)
     if found is None:
-        graph = uniform_graph(mask, residual=residual, encoder=encoder, sunk=sunk)
-        steps = steps or [(step,) for step in range(1, graph.layers + 1)]
-        found = _graph_scores(graph, method, positions, steps, num_threads)
+        found = _uniform(mask, residual, method, positions, encoder, sunk, steps, num_threads)
         if len(known) >= MOST_UNIFORM:
             known.clear()
         known[key] = found
     return found
+
+
+def _uniform(
+    mask: NDArray[np.bool_],
+    residual: float | NDArray[np.float64],
+    method: str,
+    positions: Sequence[int],
+    encoder: tuple[int, int] | None,
+    sunk: NDArray[np.bool_] | None,
+    steps: Sequence[tuple[int, ...]] | None,
+    num_threads: int | None,
+) -> NDArray[np.float64]:
+    if method == "rollout" and encoder is None:
+        starts = np.stack([weights_at(place, (mask.shape[1] + 1) // 2) for place in positions])
+        return uniform_rollout(mask, starts, residual=residual, sunk=sunk)
+    graph = uniform_graph(mask, residual=residual, encoder=encoder, sunk=sunk)
+    steps = steps or [(step,) for step in range(1, graph.layers + 1)]
+    return _graph_scores(graph, method, positions, steps, num_threads)
 
 
 def _mean_flow(

@@ -1,5 +1,7 @@
 """The graph of uniform attention over a mask, which receptive fields compare with."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +46,77 @@ def uniform_graph(
         encoder=encoder,
         sink=sunk is not None,
     )
+
+
+def uniform_rollout(
+    mask: NDArray[np.bool_],
+    weights: NDArray[np.float64],
+    *,
+    residual: float | NDArray[np.float64] = 0.5,
+    sunk: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """Return the rollout of uniform attention from every layer down to the input.
+
+    A position attends equally to all within its offsets, so what it passes on to them is a sum over
+    a range. With running sums a layer takes time and memory in proportion to n for each row, and
+    not to its square.
+
+    Args:
+        mask: As in `uniform_graph`, of shape (L, 2 n - 1).
+        weights: The weight of every position in each of P means to start from, of shape (P, n).
+        residual: The residual share, as in `AttentionGraph`.
+        sunk: As in `uniform_graph`.
+
+    Returns:
+        Array of shape (L, P, n), as `attnflow.attention_rollout` gives it for `uniform_graph`.
+
+    Example:
+        >>> uniform_rollout(np.array([[True, True, False]]), np.array([[0.0, 1.0]]))
+        array([[[0.25, 0.75]]])
+    """
+    layers, (count, tokens) = len(mask), weights.shape
+    rollout = np.empty((layers, count, tokens))
+    for layer in reversed(range(layers)):
+        share = residual if isinstance(residual, float) else residual[layer]
+        rollout[layer] = weights
+        rows = rollout[layer:]
+        sink = None if sunk is None else bool(sunk[layer])
+        rows[:] = _spread(rows * (1.0 - share), mask[layer], sink) + rows * share
+    return rollout
+
+
+def _spread(
+    rows: NDArray[np.float64], offsets: NDArray[np.bool_], sink: bool | None
+) -> NDArray[np.float64]:
+    """Multiply rows by a layer of uniform attention; with a sink, tell whether it is attended to.
+
+    Args:
+        rows: Of shape (..., n).
+        offsets: Which offsets, from -(n - 1) to n - 1, the layer attends over.
+        sink: None without a learned sink.
+    """
+    first, middle = 0 if sink is None else 1, rows.shape[-1] - 1
+    given = rows[..., first:]
+    size = given.shape[-1]
+    place = np.arange(size)
+    edges = np.flatnonzero(np.diff(offsets, prepend=False, append=False)) - middle
+    # From which to which position each one attends; several ranges if offsets are left out.
+    ranges = [
+        (np.clip(place + low, 0, size), np.clip(place + end, 0, size))
+        for low, end in list(pairwise(edges))[::2]
+    ]
+    counts = sum((high - low for low, high in ranges), np.zeros(size)) + bool(sink)
+    given = given / counts
+    sums = np.zeros((*given.shape[:-1], size + 1))
+    np.cumsum(given, axis=-1, out=sums[..., 1:])
+    result = np.zeros(rows.shape)
+    for low, end in list(pairwise(edges))[::2]:
+        # Those who attend to a position are as far before it as it is after them.
+        last, begin = np.clip(place - low + 1, 0, size), np.clip(place - end + 1, 0, size)
+        result[..., first:] += sums[..., last] - sums[..., begin]
+    if first:
+        result[..., 0] = rows[..., 0] + (sums[..., -1] if sink else 0.0)
+    return result
 
 
 def layered_graph(

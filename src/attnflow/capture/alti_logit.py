@@ -130,7 +130,7 @@ def alti_logit(
         recording.check_done()
         if not recording.layers:
             raise _refused(name, "the values of its attention cannot be captured")
-        check_depth(model, recording)
+        check_depth(model, len(recording.layers))
         rows = torch.arange(len(places)), torch.tensor([kept.index(place) for place in places])
         logits = outputs.logits[rows].cpu()
         return _gains(recording, logits, targets, contrasts)

@@ -11,9 +11,10 @@ from transformers import PretrainedConfig
 
 from attnflow.capture.borrow import borrowed, sparse_kind
 from attnflow.capture.head import HeadInput, watched_head
-from attnflow.capture.interface import NAME, RECORDING, Recorder, with_gradient
+from attnflow.capture.interface import NAME, Recorder, recording_into, with_gradient
 from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import Recording
+from attnflow.capture.rows import ROWS, RowRecording, Rows
 from attnflow.capture.running import forward, forward_options, takes_part
 from attnflow.capture.watch import EDGES, EdgeRecording, OwnEdgeRecording, watched
 from attnflow.checks import HEAD_FUSIONS, choice, invalid, resolve_index
@@ -39,6 +40,7 @@ class Captured(NamedTuple):
             has the share of each row that goes to the sink, and attends to itself. The layers are
             of shape (B, n + 1, n + 1) then. Only attention itself has it: a sink has no values, and
             so no part in other edges.
+        rows: What the attention is computed from, if it was not kept; there are no `layers` then.
     """
 
     layers: list[torch.Tensor]
@@ -46,6 +48,7 @@ class Captured(NamedTuple):
     residuals: list[torch.Tensor] | None = None
     reads: torch.Tensor | None = None
     sink: bool = False
+    rows: Rows | None = None
 
 
 def capture(
@@ -57,6 +60,7 @@ def capture(
     edges: str = "attention",
     answer: Callable[[Any], torch.Tensor] | None = None,
     apart: torch.nn.Module | None = None,
+    keep: bool = True,
 ) -> Captured:
     """Run a model and capture the attention of every layer.
 
@@ -91,6 +95,10 @@ def capture(
             the model's head reads this answer. Gradients go through the head only.
         apart: A part of the model whose attention is not captured: the vision tower of a model that
             reads an image with a text.
+        keep: Whether the attention is kept. If it is not, `Captured.rows` has each layer's queries
+            and keys, which grow with n and not with its square, and computes it again. That is for
+            attention itself, of models that use the attention interface of transformers; what
+            other models attend to is kept all the same.
 
     Returns:
         The attention of each layer, and the model's outputs.
@@ -131,14 +139,21 @@ def capture(
         if edges != "attention":
             captured = _capture_edges(model, given, size, heads, edges, apart)
             return _with_reads(captured, head, answer, size.items)
-        recording = Recording(
-            type(model).__name__, size.batch, size.tokens, heads, gradients=score is not None
-        )
+        name = type(model).__name__
+        if not keep and score is None and heads is not None and takes_part(model):
+            by_rows = RowRecording(name, size.batch, size.tokens, heads)
+            outputs = run_recorded(model, given, by_rows, implementation=ROWS, apart=apart)
+            if by_rows.taken:
+                check_depth(model, len(by_rows.taken))
+                rows = Rows(by_rows.taken, heads)
+                captured = Captured([], outputs, sink=rows.sink, rows=rows)
+                return _with_reads(captured, head, answer, size.items)
+        recording = Recording(name, size.batch, size.tokens, heads, gradients=score is not None)
         if takes_part(model):
             outputs = run_recorded(model, given, recording, apart=apart)
         if not recording.layers:
             outputs = _run_with_output(model, given, recording)
-        check_depth(model, recording)
+        check_depth(model, len(recording.layers))
         captured = _with_reads(Captured(recording.layers, outputs), head, answer, size.items)
         if score is None:
             layers, sink = recording.leveled()
@@ -192,7 +207,7 @@ def _capture_edges(
             f"edges={edges!r} is not supported for {name}: the values of its attention cannot be "
             "captured; use edges='attention'"
         )
-    check_depth(model, recording)
+    check_depth(model, len(recording.layers))
     return Captured(
         recording.layers, outputs, recording.residuals if edges in MEASURED_EDGES else None
     )
@@ -219,12 +234,12 @@ def run_recorded(
 ) -> Any:
     """Run a model with the attention function that records, within a context if one is given."""
     options = forward_options(model, output_attentions=False)
-    with borrowed(model, implementation, apart), watching or nullcontext():
-        token = RECORDING.set(recording)
-        try:
-            return forward(model, {**inputs, **options})
-        finally:
-            RECORDING.reset(token)
+    with (
+        borrowed(model, implementation, apart),
+        watching or nullcontext(),
+        recording_into(recording),
+    ):
+        return forward(model, {**inputs, **options})
 
 
 def _run_with_output(
@@ -413,7 +428,7 @@ def input_size(inputs: Any) -> _Size:
     return _Size(main.shape[0], lead.numel(), None if "pixel_values" in inputs else tokens)
 
 
-def check_depth(model: torch.nn.Module, recording: Recording) -> None:
+def check_depth(model: torch.nn.Module, seen: int) -> None:
     """Check that attention was computed as often as the model has layers."""
     config = _text_config(model)
     depth = getattr(config, "num_hidden_layers", None)
@@ -421,7 +436,6 @@ def check_depth(model: torch.nn.Module, recording: Recording) -> None:
         return
     # A layer of ALBERT is a group of layers, of one as a rule.
     depth *= getattr(config, "inner_group_num", 1)
-    seen = len(recording.layers)
     if seen != depth:
         raise AttentionError(
             f"{type(model).__name__} has {depth} layers, but attention was computed {seen} times; "

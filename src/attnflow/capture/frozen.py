@@ -26,7 +26,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from attnflow.cancel import check_limits
 from attnflow.capture.borrow import USUAL, borrowed, implementations_of
 from attnflow.capture.forward import (
     check_score,
@@ -35,11 +37,12 @@ from attnflow.capture.forward import (
     ordinary,
 )
 from attnflow.capture.head import watched_head
-from attnflow.capture.interface import NAME, RECORDING
+from attnflow.capture.interface import NAME, recording_into
 from attnflow.capture.mixers import check_mixers
 from attnflow.capture.recording import fuse_heads, level, with_sink
+from attnflow.capture.rows import ROWS, RowRecording
 from attnflow.capture.rules import RULES, carries, constant, sloped
-from attnflow.capture.running import forward, forward_options, stacks
+from attnflow.capture.running import forward, forward_options, stacks, takes_part
 from attnflow.errors import AttentionError
 
 
@@ -117,6 +120,7 @@ def contribute(
     heads: str | int | None = "mean",
     apart: torch.nn.Module | None = None,
     through: torch.Tensor | None = None,
+    again: bool = False,
 ) -> Contributions:
     """Run a model once forward and once backward, and return what its answers came from.
 
@@ -138,6 +142,9 @@ def contribute(
             those of an image. The answer is followed through them to the positions of that stack,
             and their own score is 0. None follows no answer from stack to stack, unless the second
             attends to the first.
+        again: Whether each layer is computed again in the backward pass, from what entered it, and
+            attention some rows at a time. Memory then grows by what enters the layers, and the time
+            by a forward pass. Not with `steps`.
 
     Returns:
         The contributions of every position.
@@ -168,10 +175,13 @@ def contribute(
     # Kernels of their own, as flash attention, cannot be held at their values.
     usual = implementations_of(model) <= set(USUAL)
     implementation = NAME if steps else None if usual else "sdpa"
+    if again and takes_part(model):
+        implementation = ROWS
     with torch.inference_mode(False), torch.enable_grad(), borrowed(model, implementation, apart):
         given = {**ordinary(inputs), **forward_options(model, output_attentions=False)}
-        found = _contribute(model, given, score, size.items, steps, heads, through)
-        if size.items > 1 or not found.wrong:
+        found = _contribute(model, given, score, size.items, steps, heads, through, again)
+        # Functions are tested one by one with all that they leave in memory.
+        if size.items > 1 or not found.wrong or again:
             return found
         with _Diagnosis(1, _device(model), through) as diagnosis, _hooked(model, diagnosis):
             score(forward(model, given))
@@ -186,45 +196,47 @@ def _contribute(
     steps: bool,
     heads: str | int | None,
     through: torch.Tensor | None,
+    again: bool,
 ) -> Contributions:
     if not stacks(model):
         raise AttentionError(
             f"{type(model).__name__} has no list of attention layers, so the embeddings that enter "
             "the first of them cannot be found; use method='rollout'"
         )
-    frozen = _Frozen(items, _device(model), through)
+    frozen = _Frozen(items, _device(model), through, again)
     recording = _Steps(frozen, heads)
-    token = RECORDING.set(recording if steps else None)
-    try:
-        with watched_head(model, only_head=False) as head, frozen, _hooked(model, frozen):
+    with (
+        recording_into(recording if steps else frozen.rows),
+        _hooked(model, frozen),
+        watched_head(model, only_head=False) as head,
+    ):
+        with frozen:
             outputs = forward(model, inputs)
             found = score(outputs)
-            if torch.is_tensor(found) and not found.requires_grad:
-                raise AttentionError(
-                    f"{type(model).__name__} computes its answer without gradients, as "
-                    "torch.no_grad() and reversible layers do, and contributions need them; try "
-                    "method='rollout'"
-                )
-            answers = check_score(found, items)
-    finally:
-        RECORDING.reset(token)
-    if steps and not recording.taken:
-        raise AttentionError(
-            f"the attention of {type(model).__name__} cannot be followed from layer to layer: none "
-            "of its layers calls the attention interface of transformers"
+        if torch.is_tensor(found) and not found.requires_grad:
+            raise AttentionError(
+                f"{type(model).__name__} computes its answer without gradients, as "
+                "torch.no_grad() and reversible layers do, and contributions need them; try "
+                "method='rollout'"
+            )
+        answers = check_score(found, items)
+        if steps and not recording.taken:
+            raise AttentionError(
+                f"the attention of {type(model).__name__} cannot be followed from layer to layer: "
+                "none of its layers calls the attention interface of transformers"
+            )
+        recording.check_layers(type(model).__name__)
+        embeddings = list(frozen.entries.values())
+        # Inside a mode of its own, what was seen of the head may not be part of the graph.
+        read = [values for values in head.wanted if values.requires_grad]
+        wanted = [*embeddings, frozen.scale]
+        every = torch.autograd.grad(
+            answers.sum(),
+            [*wanted, *recording.wanted, *read],
+            allow_unused=True,
+            materialize_grads=True,
+            retain_graph=steps,
         )
-    recording.check_layers(type(model).__name__)
-    embeddings = list(frozen.entries.values())
-    # Inside a mode of its own, what was seen of the head may not be part of the graph.
-    read = [values for values in head.wanted if values.requires_grad]
-    wanted = [*embeddings, frozen.scale]
-    every = torch.autograd.grad(
-        answers.sum(),
-        [*wanted, *recording.wanted, *read],
-        allow_unused=True,
-        materialize_grads=True,
-        retain_graph=steps,
-    )
     gradients = every[: len(every) - len(read)]
     tokens = input_size(inputs).tokens
     scores = tuple(
@@ -274,9 +286,14 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
             return None
         if arguments:
             entry = frozen.enter(name, arguments[0], (*arguments[1:], *options.values()))
-            return (entry, *arguments[1:]), options
-        entry = frozen.enter(name, options["hidden_states"], options.values())
-        return arguments, {**options, "hidden_states": entry}
+            arguments = (entry, *arguments[1:])
+        else:
+            entry = frozen.enter(name, options["hidden_states"], options.values())
+            options = {**options, "hidden_states": entry}
+        return frozen.begin(layer, arguments, options) if frozen.again else (arguments, options)
+
+    def leave(layer: Any, arguments: Any, output: Any) -> Any:
+        return frozen.finish(output) if _PASS.get() is frozen else None
 
     def before(module: torch.nn.Module, arguments: Any) -> Any:
         if _PASS.get() is not frozen or not arguments or not carries(arguments[0]):
@@ -296,6 +313,8 @@ def _hooked(model: torch.nn.Module, frozen: "_Frozen") -> Iterator[None]:
             for layer in layers:
                 hook = partial(enter, name)
                 handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
+                if frozen.again:
+                    handles.append(layer.register_forward_hook(leave))
         for module in model.modules():
             if _is_activation(module):
                 handles.append(module.register_forward_pre_hook(before))
@@ -325,6 +344,7 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         items: How many items are in the batch.
         device: Where the model is.
         through: The positions whose embeddings another stack has computed, as in `contribute`.
+        again: Whether layers are computed again in the backward pass, as in `contribute`.
 
     Attributes:
         scale: What every bias is multiplied by: ones of shape (B,), whose gradient is what biases
@@ -332,14 +352,22 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         entries: The embeddings as they enter the first layer of each stack, by its name.
         layers: What entered each layer so far.
         activated: The inputs of activation modules that are running.
+        rows: What attention by rows is recorded into; None if layers are kept.
     """
 
     def __init__(
-        self, items: int, device: torch.device, through: torch.Tensor | None = None
+        self,
+        items: int,
+        device: torch.device,
+        through: torch.Tensor | None = None,
+        again: bool = False,
     ) -> None:
         super().__init__()
         self.through: Final = through
-        self.scale: Final = torch.ones(items, device=device, requires_grad=True)
+        self.again: Final = again
+        self.rows: Final = RowRecording("", items, None, "mean", keep=False) if again else None
+        self.scale = torch.ones(items, device=device, requires_grad=True)
+        self._running: list[_Run] = []
         self.entries: Final[dict[str, torch.Tensor]] = {}
         self.layers: Final[list[_Entered]] = []
         self.activated: Final[list[torch.Tensor]] = []
@@ -357,8 +385,46 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         # A decoder's layers are also given what the encoder returned, by whatever name.
         encoded = (other for other in others if carries(other) and other.ndim == values.ndim)
         other = next((other for other in encoded if other is not values), None)
-        self.layers.append(_Entered(name, values, other))
+        if not self.again:
+            self.layers.append(_Entered(name, values, other))
         return values
+
+    def begin(
+        self, layer: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Note what a layer is given, and turn gradients off until it is done."""
+        given, shape = tree_flatten((arguments, options))
+        self._running.append(_Run(layer, given, shape))
+        torch.set_grad_enabled(False)
+        # The layer may change it in place.
+        changed: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(
+            [value.clone() if carries(value) else value for value in given], shape
+        )
+        return changed
+
+    def finish(self, output: Any) -> Any:
+        """Return a layer's output, whose gradients come from computing the layer again."""
+        torch.set_grad_enabled(True)
+        run = self._running.pop()
+        values, shape = tree_flatten(output)
+        places = [i for i, value in enumerate(values) if _is_real(value)]
+        given = [value for value in run.given if carries(value)]
+        found = _Again.apply(self, run, [values[i] for i in places], self.scale, *given)
+        for place, value in zip(places, found, strict=True):
+            values[place] = value
+        return tree_unflatten(values, shape)
+
+    @contextmanager
+    def repeated(self, scale: torch.Tensor) -> Iterator[None]:
+        """Compute in a block as in the forward pass, in whatever thread this is."""
+        before, self.scale = self.scale, scale
+        token = _PASS.set(self)
+        try:
+            with recording_into(self.rows), torch.enable_grad(), self:
+                yield
+        finally:
+            _PASS.reset(token)
+            self.scale = before
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -384,6 +450,62 @@ class _Entered(NamedTuple):
     stack: str
     values: torch.Tensor
     other: torch.Tensor | None
+
+
+class _Run(NamedTuple):
+    """What a layer was given: its arguments, flat, and their shape."""
+
+    layer: torch.nn.Module
+    given: list[Any]
+    shape: Any
+
+
+class _Again(torch.autograd.Function):  # type: ignore[misc]
+    """A layer's output, computed before; its gradient computes the layer again, with the rules."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        frozen: _Frozen,
+        run: _Run,
+        output: list[torch.Tensor],
+        scale: torch.Tensor,
+        *given: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.frozen, ctx.run, ctx.scale = frozen, run, scale
+        return tuple(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        check_limits()
+        frozen, (layer, given, shape), scale = ctx.frozen, ctx.run, ctx.scale
+        ctx.run = None  # what entered the layer is not needed any more
+        leaves = {i: x.detach().requires_grad_() for i, x in enumerate(given) if carries(x)}
+        own = scale.detach().requires_grad_()
+        with frozen.repeated(own):
+            # The layer may change it in place, which a leaf does not allow.
+            every = [leaves[i].clone() if i in leaves else x for i, x in enumerate(given)]
+            arguments, options = tree_unflatten(every, shape)
+            # Its hooks have run before.
+            output = [
+                x for x in tree_flatten(layer.forward(*arguments, **options))[0] if _is_real(x)
+            ]
+        pairs = [
+            (value, gradient)
+            for value, gradient in zip(output, gradients, strict=True)
+            if value.requires_grad
+        ]
+        found = torch.autograd.grad(
+            [value for value, _ in pairs],
+            [own, *leaves.values()],
+            [gradient for _, gradient in pairs],
+            allow_unused=True,
+        )
+        return None, None, None, *found
+
+
+def _is_real(value: Any) -> bool:
+    return bool(torch.is_tensor(value) and value.is_floating_point())
 
 
 class _AddBias(torch.autograd.Function):  # type: ignore[misc]

@@ -6,6 +6,7 @@ weights to the recording of the capture under way.
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
@@ -47,6 +48,17 @@ class Recorder(Protocol):
 # What the capture under way records into. Each thread has its own, and has none outside a capture:
 # a model that another thread runs at that moment gives its usual output and is not recorded.
 RECORDING: Final[ContextVar[Recorder | None]] = ContextVar("attnflow_recording", default=None)
+
+
+@contextmanager
+def recording_into(recording: Recorder | None) -> Iterator[None]:
+    """Record the attention of this thread, in a block, into something; None records nothing."""
+    token = RECORDING.set(recording)
+    try:
+        yield
+    finally:
+        RECORDING.reset(token)
+
 
 # Attention of more bytes than this is computed some items at a time. Each step of it goes through
 # all weights, which is a third faster if they stay in the cache of a CPU.
@@ -91,7 +103,7 @@ def recorded_attention(
     elif recording is not None:
         # Nobody asks for gradients of the weights. Contributions hold them at their values.
         query, key = query.detach(), key.detach()
-    attend = _own_attention(module)
+    attend = own_attention(module)
     size = _part_size(query, key)
     if (
         isinstance(recording, Recording)
@@ -119,13 +131,13 @@ def recorded_attention(
     output, weights = attend(module, query, key, value, attention_mask, *arguments, **options)
     if recording is not None:
         if sinks:
-            weights = _acting(module, weights, value, output)
+            weights = acting(module, weights, value, output)
             recording.sink()
         recording.take(module, weights, value, output)
     return output, None
 
 
-def _acting(
+def acting(
     module: Any, weights: torch.Tensor, value: torch.Tensor, output: torch.Tensor
 ) -> torch.Tensor:
     """Return the weights that give the output: some layers scale it by what the sink leaves.
@@ -255,7 +267,7 @@ def generic_attention(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def _own_attention(module: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def own_attention(module: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """Return the eager function of the file that defines an attention layer.
 
     It knows what is the model's own: soft caps, sinks, position biases and grouped heads. A class

@@ -96,8 +96,9 @@ class Recording:
             weights = with_sink(weights)
         self.layers.append(fuse_heads(weights, self.heads, len(self.layers) + 1).cpu())
 
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        where = f"layer {len(self.layers) + 1} of {self.model} has attention of shape {shape}"
+    def _check_shape(self, shape: tuple[int, ...], layer: int | None = None) -> None:
+        number = len(self.layers) + 1 if layer is None else layer
+        where = f"layer {number} of {self.model} has attention of shape {shape}"
         if len(shape) != 4:
             raise AttentionError(
                 f"{where}, and not one weight for each pair of tokens, (batch, heads, tokens, "

@@ -230,7 +230,7 @@ def _explain(
     batches = (
         part
         for batch in _batches(explainer, items, bytes_of, plan)
-        for part in _run(explainer, batch, options)
+        for part in _run(explainer, batch, options, keep=plan.keep is not None)
     )
     score = partial(_score, explainer, options=options, keep=plan.keep)
     if explainer.model.device.type == "cpu":
@@ -250,12 +250,12 @@ def _explain(
 
 
 def _run(
-    explainer: Explainer, batch: list[_Item], options: Options
+    explainer: Explainer, batch: list[_Item], options: Options, *, keep: bool
 ) -> Iterator[tuple[list[_Item], Ran | str]]:
     """Run the model on a batch. Where it fails, each text runs by itself, or has a reason."""
 
     def run(texts: list[Encoded]) -> Ran:
-        return explainer.run(texts, options)
+        return explainer.run(texts, options, keep=keep)
 
     return _attempt(run, batch)
 

@@ -11,7 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -22,8 +22,10 @@ from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionErr
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
+from attnflow.models.memory import Shape, fits
 from attnflow.options import ANSWER_METHODS, Options
 from attnflow.scoring import Batch, weights_at
+from attnflow.streamed import Streamed
 from attnflow.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -262,6 +264,8 @@ class Adapter(ABC):
     """Whether an evaluation asks about every token of a target, where no position is given."""
     in_data_sets: ClassVar[bool] = False
     """Whether `attnflow.run` takes inputs of this kind, as texts."""
+    streams: ClassVar[bool] = False
+    """Whether the attention of a long input may be computed again, instead of being kept."""
 
     task: str
 
@@ -675,6 +679,8 @@ class Adapter(ABC):
         positions: Sequence[Sequence[int]],
         options: Options,
         targets: Sequence[Sequence[int | None]] | None = None,
+        *,
+        keep: bool = False,
     ) -> Ran:
         """Run the model on a batch.
 
@@ -684,6 +690,7 @@ class Adapter(ABC):
             options: The options.
             targets: For each input the target of each position; None is what the model predicts
                 there. Without any, the target is that of the options.
+            keep: Whether the attention itself is needed, however long the inputs are.
 
         Returns:
             The attention, and the answers.
@@ -715,12 +722,14 @@ class Adapter(ABC):
             return torch.stack(values)
 
         gradient = options.edges == "gradient"
+        stream = not keep and self.streamed(batch, options)
         captured = self.capture(
             inputs,
             heads=None if options.keep_heads else options.heads,
             score=partial(answer, mean=False) if gradient else None,
             edges="attention" if gradient else options.edges,
             **({"answer": partial(answer, mean=True)} if self.head_chooses else {}),
+            **({"keep": False} if stream else {}),
         )
         found: list[NDArray[np.float64] | None] = []
         picked: list[list[int]] = []
@@ -733,6 +742,23 @@ class Adapter(ABC):
             found.append(logits.detach().double().cpu().numpy())
             picked.append(chosen(logits, row))
         return Ran(captured, found, picked, wanted.contrast, batch, positions)
+
+    def streamed(self, batch: Sequence[Encoded], options: Options) -> bool:
+        """Whether the attention of a batch is computed again for every pass, and not kept.
+
+        What the options ask for has to be read off in passes, and keeping it has to be too much.
+        """
+        if not self.streams or options.keep_heads or options.edges != "attention":
+            return False
+        if options.method not in ("raw", "rollout"):
+            return False
+        longest = max(len(item.tokens) for item in batch)
+        return not fits(len(batch) * self.shape.kept(longest))
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What the size of the model's activations depends on."""
+        return Shape.of(self.text_model)
 
     def contribute(
         self,
@@ -776,13 +802,16 @@ class Adapter(ABC):
         if options.method == "alti_logit":
             return self._alti_logit(batch, inputs, positions, asked)
         heads = None if options.keep_heads else options.heads
+        # What long inputs leave in every layer is computed again where it is needed.
+        size = len(batch) * self.shape.activations(max(len(item.tokens) for item in batch))
+        again = not steps and not fits(size)
         try:
-            found = self.attribute(inputs, score, steps=steps, heads=heads)
+            found = self.attribute(inputs, score, steps=steps, heads=heads, again=again)
         except AttentionError:
             if not steps:
                 raise
             # The answer can be followed where attention cannot be.
-            found = self.attribute(inputs, score)
+            found = self.attribute(inputs, score, again=not fits(size))
         if len(batch) > 1 and found.wrong:
             return [
                 self.contribute([item], [place], options, [one], steps=steps)[0]
@@ -892,6 +921,16 @@ class Adapter(ABC):
     @abstractmethod
     def graph(self, captured: Any, row: int, encoded: Encoded, options: Options) -> AttentionGraph:
         """Return the graph of one input of a batch, its padding cut away."""
+
+    def attention(
+        self, captured: Any, row: int, encoded: Encoded, options: Options
+    ) -> AttentionGraph | Streamed:
+        """Return the graph of one input of a batch, or its attention if that was not kept."""
+        rows = getattr(captured, "rows", None)
+        if rows is None:
+            return self.graph(captured, row, encoded, options)
+        found: Streamed = rows.text(row, len(encoded.tokens), options.residual)
+        return found
 
     def batch(self, captured: Any, encoded: Sequence[Encoded], options: Options) -> Batch | None:
         """Return what scores a whole batch at once; None if inputs are scored one by one."""

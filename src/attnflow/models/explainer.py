@@ -19,6 +19,7 @@ from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of
 from attnflow.explanation import Explanation, Prediction
 from attnflow.generation import Generation
+from attnflow.graph import AttentionGraph
 from attnflow.models.adapter import BATCH_POSITIONS, SINK, Asked, Encoded, Question, Ran
 from attnflow.models.check import checked
 from attnflow.models.contribution import answer_of, by_token, contributions, seen
@@ -221,16 +222,17 @@ class Explainer:
             for row, (index, item) in enumerate(batch):
                 yield index, self._explained(ran, row, item, None, chosen)[0].explanation
 
-    def run(self, encoded: Sequence[Encoded], options: Options) -> Ran:
+    def run(self, encoded: Sequence[Encoded], options: Options, *, keep: bool = False) -> Ran:
         """Run the model on inputs, with its attention captured.
 
         Args:
             encoded: The inputs, which run together.
             options: The options.
+            keep: Whether the attention itself is needed, as in `Adapter.run`.
         """
         located = self.adapter.located(encoded, options)
         places, targets = [own for own, _ in located], [asked.targets for _, asked in located]
-        return self.adapter.run(encoded, places, options, targets)
+        return self.adapter.run(encoded, places, options, targets, keep=keep)
 
     def chosen(self, options: Options) -> Options:
         """Return options checked for this model, with the method that "auto" is.
@@ -460,6 +462,8 @@ class Explainer:
         targets = [adapter.target(one.target) if adapter.answers else None for one in group]
         if chosen.edges == "gradient":
             chosen = chosen.replace(contrast=group[0].contrast)
+        # Flow needs the graph; the others read it off passes where it is too large.
+        chosen = chosen.replace(method="flow" if "flow" in methods else "rollout")
         ran = adapter.run([encoded], [asked], chosen, [targets])
         scorer = self.scorer(ran, 0, encoded, chosen, num_threads)
         causal = scorer.graph.causal
@@ -479,7 +483,7 @@ class Explainer:
         results = []
         for i, (each, answer) in enumerate(zip(weights, adapter.answer(ran, 0), strict=True)):
             node = int(each.argmax())
-            seen = scorer.token(scorer.sees(int(np.flatnonzero(each)[-1])) - 1) + 1
+            seen = scorer.seen(int(np.flatnonzero(each)[-1]))
             results.append(
                 LayerScores(
                     encoded.tokens.first(seen - sink),
@@ -559,10 +563,10 @@ class Explainer:
             options: The options.
             num_threads: How many threads compute flows. None is one for each CPU.
         """
-        graph = self.adapter.graph(ran.captured, row, encoded, options)
+        graph = self.adapter.attention(ran.captured, row, encoded, options)
         return Scorer(
             graph,
-            mask=self.adapter.mask(graph),
+            mask=self.adapter.mask(graph) if isinstance(graph, AttentionGraph) else None,
             sizes=encoded.sizes,
             uniform=self.uniform,
             num_threads=num_threads,
@@ -645,7 +649,7 @@ class Explainer:
         """Return the attention to be shown beside contributions, or why there is none."""
         plain = options.replace(edges="attention")
         try:
-            return self.adapter.run(encoded, places, plain).captured, None
+            return self.adapter.run(encoded, places, plain, keep=True).captured, None
         except AttentionError as error:
             # What follows says what to do for a method that needs attention.
             return None, f"No attention is shown: {str(error).partition(';')[0]}."

@@ -47,6 +47,7 @@ class TextAdapter(Adapter):
     tasks: ClassVar = tuple(TASKS)
     keeps_heads: ClassVar = True
     in_data_sets: ClassVar = True
+    streams: ClassVar = True
 
     def __init__(self, model: Any, reader: Any) -> None:
         super().__init__(model, reader)
@@ -454,6 +455,8 @@ class TextAdapter(Adapter):
 
     def batch(self, captured: Any, encoded: Sequence[Encoded], options: Options) -> Batch | None:
         """Return what scores a whole batch of texts at once."""
+        if captured.rows is not None:
+            return None
         shares = captured.residuals
         return Batch(
             [layer.numpy() for layer in captured.layers],
@@ -614,10 +617,12 @@ class TextAdapter(Adapter):
 
         inputs, _ = self.stacked([text], [[0]])
         try:
-            layers = self.capture(inputs).layers
+            captured = self.capture(inputs, keep=False)
         except AttentionError:
             return False  # not known, so every token is tried
-        return not any(bool(torch.triu(layer[0], 1).any()) for layer in layers)
+        if captured.rows is not None:
+            return bool(captured.rows.text(0, len(text.tokens), 0.5).causal)
+        return not any(bool(torch.triu(layer[0], 1).any()) for layer in captured.layers)
 
 
 def pooling_of(name_or_path: str) -> str | None:

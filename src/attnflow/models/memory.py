@@ -1,0 +1,94 @@
+"""About how much memory an input takes in a model, told from the model's configuration.
+
+What grows with the square of a text, attention that is kept, and what grows with its length, the
+queries and keys that it can be computed from again, cross at about a thousand tokens. The choice
+between the two is made here, for explanations and for data sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from attnflow.checks import available_memory
+
+# Attention of this many bytes is kept in any case. Computing it again would take longer.
+SMALL: Final = 2**30
+# And more of it, or more activations, only up to this share of the memory available.
+SHARE: Final = 0.25
+
+
+class Shape(NamedTuple):
+    """What the size of a model's activations depends on.
+
+    Attributes:
+        layers: The number of layers.
+        heads: The number of heads that have queries.
+        keys: The number of heads that have keys.
+        width: The dimensions of the residual stream.
+        inner: The dimensions of the feed-forward layers.
+        head: The dimensions of a head.
+        item: The bytes of a number.
+    """
+
+    layers: int
+    heads: int
+    keys: int
+    width: int
+    inner: int
+    head: int
+    item: int
+
+    @classmethod
+    def of(cls, model: Any) -> Shape:
+        """Return the shape of a model; what its configuration does not say is that of BERT."""
+        config = model.config.get_text_config()
+
+        def size(name: str, otherwise: int) -> int:
+            value = getattr(config, name, None)
+            return value if isinstance(value, int) else otherwise
+
+        width, heads = size("hidden_size", 768), size("num_attention_heads", 12)
+        return cls(
+            size("num_hidden_layers", 12),
+            heads,
+            size("num_key_value_heads", heads),
+            width,
+            size("intermediate_size", 4 * width),
+            size("head_dim", max(1, width // heads)),
+            model.dtype.itemsize,
+        )
+
+    def forward(self, tokens: int) -> int:
+        """Return what one layer holds while it runs."""
+        return tokens * self.item * (8 * self.width + 2 * self.inner)
+
+    def kept(self, tokens: int) -> int:
+        """Return what the attention of all layers takes, and the graph made of it.
+
+        These are one layer's scores before and after the softmax and a copy; the fused weights of
+        every layer; and those of the graph in float64, twice, and in integers for flow.
+        """
+        return tokens * tokens * (4 * (3 * self.heads + self.layers) + 24 * self.layers)
+
+    def streamed(self, tokens: int) -> int:
+        """Return what the queries and keys of all layers take, and one pass over them."""
+        held = self.layers * (self.heads + self.keys) * self.head * self.item
+        return tokens * (held + 8 * 3 * self.layers)
+
+    def activations(self, tokens: int) -> int:
+        """Return what contributions hold if every layer is kept until the backward pass.
+
+        Counted on Llama and BERT: about 22 arrays as wide as the stream in each layer, and 8 as
+        wide as its feed-forward layer.
+        """
+        return self.layers * tokens * self.item * (22 * self.width + 8 * self.inner)
+
+
+def fits(size: int) -> bool:
+    """Whether something is small, or small beside the memory that is available.
+
+    Args:
+        size: How many bytes it takes.
+    """
+    available = available_memory()
+    return size <= (SMALL if available is None else min(SMALL, int(SHARE * available)))
