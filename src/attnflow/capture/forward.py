@@ -13,6 +13,7 @@ from attnflow.capture.borrow import borrowed, sparse_kind
 from attnflow.capture.head import HeadInput, watched_head
 from attnflow.capture.interface import NAME, Recorder, recording_into, with_gradient
 from attnflow.capture.mixers import check_mixers
+from attnflow.capture.nested import mapped
 from attnflow.capture.recording import Recording
 from attnflow.capture.rows import ROWS, RowRecording, Rows
 from attnflow.capture.running import forward, forward_options, takes_part
@@ -330,13 +331,7 @@ def weigh_by_gradient(
 
 def detached(value: Any) -> Any:
     """Return outputs without the graph that made them, which would keep every layer in memory."""
-    if torch.is_tensor(value):
-        return value.detach()
-    if isinstance(value, dict):
-        return type(value)(**{name: detached(item) for name, item in value.items()})
-    if type(value) in (list, tuple):
-        return type(value)(detached(item) for item in value)
-    return value
+    return mapped(lambda part: part.detach() if torch.is_tensor(part) else part, value)
 
 
 # ---- Checks --------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from attnflow.cancel import check_limits
 from attnflow.capture.borrow import USUAL, borrowed, implementations_of
@@ -39,6 +38,7 @@ from attnflow.capture.forward import (
 from attnflow.capture.head import watched_head
 from attnflow.capture.interface import NAME, recording_into
 from attnflow.capture.mixers import check_mixers
+from attnflow.capture.nested import mapped, parts
 from attnflow.capture.recording import fuse_heads, level, with_sink
 from attnflow.capture.rows import ROWS, RowRecording
 from attnflow.capture.rules import RULES, carries, constant, sloped
@@ -393,12 +393,11 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         self, layer: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Note what a layer is given, and turn gradients off until it is done."""
-        given, shape = tree_flatten((arguments, options))
-        self._running.append(_Run(layer, given, shape))
+        self._running.append(_Run(layer, (arguments, options)))
         torch.set_grad_enabled(False)
         # The layer may change it in place.
-        changed: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(
-            [value.clone() if carries(value) else value for value in given], shape
+        changed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(
+            lambda value: value.clone() if carries(value) else value, (arguments, options)
         )
         return changed
 
@@ -406,13 +405,10 @@ class _Frozen(TorchFunctionMode):  # type: ignore[misc]
         """Return a layer's output, whose gradients come from computing the layer again."""
         torch.set_grad_enabled(True)
         run = self._running.pop()
-        values, shape = tree_flatten(output)
-        places = [i for i, value in enumerate(values) if _is_real(value)]
-        given = [value for value in run.given if carries(value)]
-        found = _Again.apply(self, run, [values[i] for i in places], self.scale, *given)
-        for place, value in zip(places, found, strict=True):
-            values[place] = value
-        return tree_unflatten(values, shape)
+        values = [value for value in parts(output) if _is_real(value)]
+        given = [value for value in parts(run.given) if carries(value)]
+        found = iter(_Again.apply(self, run, values, self.scale, *given))
+        return mapped(lambda value: next(found) if _is_real(value) else value, output)
 
     @contextmanager
     def repeated(self, scale: torch.Tensor) -> Iterator[None]:
@@ -453,11 +449,10 @@ class _Entered(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What a layer was given: its arguments, flat, and their shape."""
+    """A layer, and the arguments and options that it was given."""
 
     layer: torch.nn.Module
-    given: list[Any]
-    shape: Any
+    given: tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Again(torch.autograd.Function):  # type: ignore[misc]
@@ -478,18 +473,22 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         check_limits()
-        frozen, (layer, given, shape), scale = ctx.frozen, ctx.run, ctx.scale
+        frozen, (layer, given), scale = ctx.frozen, ctx.run, ctx.scale
         ctx.run = None  # what entered the layer is not needed any more
-        leaves = {i: x.detach().requires_grad_() for i, x in enumerate(given) if carries(x)}
+        leaves: list[torch.Tensor] = []
+
+        def leaf(value: Any) -> Any:
+            if not carries(value):
+                return value
+            leaves.append(value.detach().requires_grad_())
+            # The layer may change it in place, which a leaf does not allow.
+            return leaves[-1].clone()
+
         own = scale.detach().requires_grad_()
         with frozen.repeated(own):
-            # The layer may change it in place, which a leaf does not allow.
-            every = [leaves[i].clone() if i in leaves else x for i, x in enumerate(given)]
-            arguments, options = tree_unflatten(every, shape)
-            # Its hooks have run before.
-            output = [
-                x for x in tree_flatten(layer.forward(*arguments, **options))[0] if _is_real(x)
-            ]
+            arguments, options = mapped(leaf, given)
+            # Not by a call of the layer, whose hooks have run before.
+            output = [x for x in parts(layer.forward(*arguments, **options)) if _is_real(x)]
         pairs = [
             (value, gradient)
             for value, gradient in zip(output, gradients, strict=True)
@@ -497,7 +496,7 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
         ]
         found = torch.autograd.grad(
             [value for value, _ in pairs],
-            [own, *leaves.values()],
+            [own, *leaves],
             [gradient for _, gradient in pairs],
             allow_unused=True,
         )

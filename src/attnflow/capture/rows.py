@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_map
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
 from attnflow.cancel import check_limits
 from attnflow.capture.interface import RECORDING, acting, own_attention
+from attnflow.capture.nested import mapped
 from attnflow.capture.recording import Recording, fuse_heads
 from attnflow.checks import BFLOAT16_ROW_TOLERANCE, ROW_TOLERANCE
 from attnflow.errors import AttentionError
@@ -42,24 +42,29 @@ DEVICE_BLOCK_BYTES: Final = 2**28
 class RowMask(torch.Tensor):  # type: ignore[misc] # torch is not installed for mypy
     """A mask of shape (B, 1, n, m) of which only some rows exist at a time.
 
+    It has a shape and a type, but no memory of its own.
+
     Attributes:
         plain: Whether every position attends to itself and to all before it, and to no other.
     """
 
-    _rows: Callable[[int, int], torch.Tensor]
     plain: bool
+    _rows: Callable[[int, int], torch.Tensor]
 
-    @staticmethod
-    def __new__(
-        cls: type["RowMask"],
-        rows: Callable[[int, int], torch.Tensor],
-        plain: bool,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
+    @classmethod
+    def of(
+        cls, rows: Callable[[int, int], torch.Tensor], plain: bool, like: torch.Tensor, count: int
     ) -> "RowMask":
-        """Make a tensor without memory."""
-        mask: RowMask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        """Return a mask.
+
+        Args:
+            rows: Returns which positions some rows attend to, from the first of them to the last.
+            plain: As the attribute.
+            like: One row of the mask as transformers makes it, of shape (B, 1, 1, m).
+            count: How many rows there are.
+        """
+        zero = torch.zeros((), dtype=like.dtype, device=like.device)
+        mask: RowMask = zero.expand(*like.shape[:2], count, like.shape[-1]).as_subclass(cls)
         mask._rows, mask.plain = rows, plain
         return mask
 
@@ -69,43 +74,51 @@ class RowMask(torch.Tensor):  # type: ignore[misc] # torch is not installed for 
 
     def item(self, row: int, count: int) -> "RowMask":
         """Return the mask of the first positions of one item of the batch."""
-        one = slice(0, 1) if len(self) == 1 else slice(row, row + 1)
-        return RowMask(
-            lambda start, end: self._rows(start, end)[one, :, :, :count],
-            self.plain,
-            (1, self.shape[1], count, count),
-            self.dtype,
-            self.device,
-        )
+        one = slice(0, 1) if self.shape[0] == 1 else slice(row, row + 1)
+        like = torch.zeros((1, self.shape[1], 1, count), dtype=self.dtype, device=self.device)
+
+        def rows(start: int, end: int) -> torch.Tensor:
+            return self._rows(start, end)[one, :, :, :count]
+
+        return RowMask.of(rows, self.plain, like, count)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"RowMask(shape={tuple(self.shape)}, plain={self.plain})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Compute with the whole mask, unless what is done leaves it as it is."""
-        first = args[0]
-        if isinstance(first, cls) and _leaves(function, args):
-            return first
+        name, first, options = function.__name__, args[0] if args else None, kwargs or {}
+        if name in _DESCRIBING:
+            return super().__torch_function__(function, types, args, options)
+        if name in _LEAVING and isinstance(first, cls):
+            result = super().__torch_function__(function, types, args, options)
+            index = args[1] if name == "__getitem__" else ()
+            sliced = all(
+                one is ... or isinstance(one, slice)
+                for one in (index if isinstance(index, tuple) else (index,))
+            )
+            same = (result.shape, result.dtype, result.device) == (
+                first.shape,
+                first.dtype,
+                first.device,
+            )
+            if sliced and same:
+                return first
 
         def whole(value: Any) -> Any:
             if not isinstance(value, cls):
                 return value
-            allowed = value.allowed(0, value.shape[-2])
-            return additive(allowed, value.dtype)
+            return additive(value.allowed(0, value.shape[-2]), value.dtype)
 
-        return function(*tree_map(whole, args), **tree_map(whole, kwargs or {}))
+        return function(*mapped(whole, args), **mapped(whole, options))
 
 
-def _leaves(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a function returns its first argument as it is."""
-    name = function.overloadpacket.__name__
-    if name == "slice":
-        _, axis, start, end, *step = (*args, 0, None, None)[: max(4, len(args))]
-        return not start and (end is None or end >= args[0].shape[axis]) and step in ([], [1])
-    return name in ("alias", "detach")
+# Functions that tell what a mask is like, and those that may leave it as it is.
+_DESCRIBING: Final = ("__get__", "size", "dim", "is_floating_point", "__len__", "numel")
+_LEAVING: Final = ("__getitem__", "to", "detach")
 
 
 def additive(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -152,8 +165,7 @@ def row_mask(**described: Any) -> torch.Tensor | None:
         and not described.get("kv_offset", 0)
         and (given is None or bool(given.all()))
     )
-    shape = (*first.shape[:2], count, first.shape[-1])
-    return RowMask(rows, plain, shape, first.dtype, first.device)
+    return RowMask.of(rows, plain, first, count)
 
 
 # ---- One layer -----------------------------------------------------------------------------------
