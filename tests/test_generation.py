@@ -125,7 +125,7 @@ def test_it_cannot_be_changed(generation):
     [
         ({"written": [True]}, "written"),
         ({"explanations": ["x"]}, r"explanations\[0\].*'x'"),
-        ({"explanations": []}, "whole"),
+        ({"whole": None, "written": ()}, "whole"),
         ({"whole": "x"}, "whole.*'x'"),
         ({"prompt": 3}, "prompt.*3"),
         ({"ended": 2}, "ended.*2"),

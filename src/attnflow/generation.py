@@ -34,7 +34,8 @@ class Generation(Sequence[Explanation]):
             of an encoder-decoder the source and the target so far. Empty for a sound.
         text: What the model wrote.
         explanations: One for each new token, in their order. Its target is the token, and it
-            scores the tokens before it.
+            scores the tokens before it. Empty if only the whole answer was explained, as after a
+            long prompt.
         whole: The explanation of the whole answer. Of contributions it explains the sum over the
             new tokens, in `value`, `bias` and every score; of other methods it is their mean. The
             tokens of the answer are among those scored: each was read to write the next. None if
@@ -86,10 +87,10 @@ class Generation(Sequence[Explanation]):
                 raise invalid(f"explanations[{i}]", step, "an Explanation")
         if self.whole is not None and not isinstance(self.whole, Explanation):
             raise invalid("whole", self.whole, "an Explanation, or None")
-        if (self.whole is None) != (not steps):
+        if self.whole is None and steps:
             raise OptionError(
-                f"whole is {self.whole!r} for {len(steps)} explanations; expected None if there "
-                "are none, and the explanation of the whole answer otherwise"
+                f"whole is None, but there are {len(steps)} explanations; expected the explanation "
+                "of the whole answer"
             )
         if not isinstance(self.options, Mapping):
             raise invalid("options", self.options, "a dictionary")

@@ -73,6 +73,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=argparse.SUPPRESS,
         help="draw each token at random by its probability, instead of the most likely one",
     )
+    parser.add_argument(
+        "--each",
+        action=argparse.BooleanOptionalAction,
+        default="auto",
+        help="also explain every new token by itself (default: unless the text is long)",
+    )
     options.add_options(parser, leave_out=LEFT_OUT)
     options.add_loading(parser)
     parser.add_argument(
@@ -105,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         )
     prompt = _prompt(args)
     given = options.given_options(args)
-    given |= {name: vars(args)[name] for name in (*WRITING, "do_sample") if name in args}
+    given |= {name: vars(args)[name] for name in (*WRITING, "do_sample", "each") if name in args}
     # Loading torch takes seconds, so everything above comes first.
     explainer = options.load(args)
     with _Bars() as bars:

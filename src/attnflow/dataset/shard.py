@@ -205,7 +205,7 @@ def _explain(
 ) -> Iterator[tuple[int, Found | str]]:
     options = Options(**plan.options)
     adapter = explainer.adapter
-    bytes_of = cache(partial(_bytes_of, explainer))
+    bytes_of = cache(partial(_bytes_of, explainer, options))
     items = []
     read = adapter.read_many(list(texts.values()), options.truncate)
     for index, text in zip(texts, read, strict=True):
@@ -436,17 +436,10 @@ def _batches(
         yield batch
 
 
-def _bytes_of(explainer: Explainer, tokens: int) -> int:
+def _bytes_of(explainer: Explainer, options: Options, tokens: int) -> int:
     """Return about how much memory a text takes in the forward pass and after it."""
-    size = partial(_size, explainer)
-    width = size("hidden_size", 768)
-    heads, layers = size("num_attention_heads", 12), size("num_hidden_layers", 12)
-    # Scores before and after the softmax, a copy, and the fused weights of every layer. The graph
-    # of one text is in float64, and in integers too for flow.
-    attention = tokens * tokens * (4 * (3 * heads + layers) + 24 * layers)
-    hidden = tokens * 4 * (8 * width + 2 * size("intermediate_size", 4 * width))
-    logits = tokens * 4 * size("vocab_size", 0) if explainer.task == "masked-lm" else 0
-    return attention + hidden + logits
+    vocabulary = _size(explainer, "vocab_size", 0) if explainer.task == "masked-lm" else 0
+    return explainer.adapter.bytes_of(tokens, options) + 4 * tokens * vocabulary
 
 
 def _size(explainer: Explainer, name: str, otherwise: int) -> int:

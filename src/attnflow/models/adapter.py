@@ -748,12 +748,29 @@ class Adapter(ABC):
 
         What the options ask for has to be read off in passes, and keeping it has to be too much.
         """
-        if not self.streams or options.keep_heads or options.edges != "attention":
-            return False
-        if options.method not in ("raw", "rollout"):
-            return False
         longest = max(len(item.tokens) for item in batch)
-        return not fits(len(batch) * self.shape.kept(longest))
+        return self._in_passes(options) and not fits(self.shape.kept(longest), len(batch))
+
+    def _in_passes(self, options: Options) -> bool:
+        """Whether what the options ask for can be read off attention that is not kept."""
+        plain = options.edges == "attention" and not options.keep_heads
+        return self.streams and plain and options.method in ("raw", "rollout")
+
+    def bytes_of(self, tokens: int, options: Options) -> int:
+        """Return about how much memory an input takes in the model and afterwards.
+
+        Args:
+            tokens: How many tokens it has.
+            options: The options.
+        """
+        shape = self.shape
+        if options.method in ANSWER_METHODS:
+            held = shape.activations(tokens)
+            return shape.forward(tokens) + (held if fits(held) else shape.again(tokens))
+        held = shape.kept(tokens)
+        if self._in_passes(options) and not fits(held):
+            held = shape.streamed(tokens)
+        return shape.forward(tokens) + held
 
     @cached_property
     def shape(self) -> Shape:
@@ -803,15 +820,17 @@ class Adapter(ABC):
             return self._alti_logit(batch, inputs, positions, asked)
         heads = None if options.keep_heads else options.heads
         # What long inputs leave in every layer is computed again where it is needed.
-        size = len(batch) * self.shape.activations(max(len(item.tokens) for item in batch))
-        again = not steps and not fits(size)
+        size = self.shape.activations(max(len(item.tokens) for item in batch))
+        large = not fits(size, len(batch))
         try:
-            found = self.attribute(inputs, score, steps=steps, heads=heads, again=again)
+            found = self.attribute(
+                inputs, score, steps=steps, heads=heads, again=large and not steps
+            )
         except AttentionError:
             if not steps:
                 raise
             # The answer can be followed where attention cannot be.
-            found = self.attribute(inputs, score, again=not fits(size))
+            found = self.attribute(inputs, score, again=large)
         if len(batch) > 1 and found.wrong:
             return [
                 self.contribute([item], [place], options, [one], steps=steps)[0]

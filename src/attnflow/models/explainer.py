@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.checks import choice
 from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of
 from attnflow.explanation import Explanation, Prediction
@@ -30,6 +32,8 @@ from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
 from attnflow.trace import Trace
 
+# Every token of an answer is explained by itself if that takes passes over so many positions.
+MOST_EXPLAINED: Final = 2**15
 # The traces of a list of texts may take this much memory together, in bytes.
 MOST_TRACES: Final = 2**28
 
@@ -256,15 +260,17 @@ class Explainer:
         top_k: int | None = None,
         seed: int | None = None,
         num_beams: int = 1,
+        each: bool | str = "auto",
         progress: Progress | None = None,
         **options: Any,
     ) -> Generation:
         """Let a language model write on, and explain every token it adds, and all of them at once.
 
         By default the most likely token is written each time. What is explained is what was
-        written, also if it was drawn at random. Then passes over the whole text explain the tokens,
-        several at a time; for attention methods it is one pass, but with gradient edges, each
-        token takes a pass of its own. An encoder-decoder writes a target for the source.
+        written, also if it was drawn at random. One backward pass explains the whole answer. Then
+        passes over the whole text explain its tokens, several at a time; for attention methods it
+        is one pass, but with gradient edges, each token takes a pass of its own. An encoder-decoder
+        writes a target for the source.
 
         Args:
             prompt: The text to continue; a chat, which is a list of messages with "role" and
@@ -278,6 +284,9 @@ class Explainer:
             top_k: Draw only from so many of the most likely tokens.
             seed: Makes what is drawn repeatable. Without one it comes from torch's generator.
             num_beams: 1; beam search is not supported.
+            each: Whether every new token is explained, too. "auto" leaves that out where it would
+                take passes over more than 32,768 positions together, as 40 tokens after a prompt of
+                1,000; for attention methods, which need one pass, it does not.
             progress: Called with "writing" or "explaining", how many tokens are done, and how many
                 there are.
             **options: Options of `explain` other than `position` and `target`.
@@ -308,14 +317,22 @@ class Explainer:
             True
         """
         writing = Writing(max_new_tokens, do_sample, temperature, top_p, top_k, seed, num_beams)
+        choice(each, "each", (True, False, "auto"))
         for name in ("position", "target"):
             if name in options:
                 raise OptionError(f"{name} cannot be given: generate chooses it for each token")
         chosen = self.chosen(Options(**options))
         written = self.adapter.generate(prompt, writing, chosen.truncate, progress)
-        steps: list[Explained] = []
         traces, count = 0, len(written.tokens)
-        for step in self._steps(written, chosen):
+        if chosen.method != "contribution":
+            # The whole answer is made of them.
+            every = True
+        elif each == "auto":
+            every = count * len(written.encoded.tokens) <= MOST_EXPLAINED
+        else:
+            every = bool(each)
+        steps: list[Explained] = []
+        for step in self._steps(written, chosen) if every else ():
             explanation = step.explanation
             traces += 0 if explanation.trace is None else explanation.trace.nbytes
             if traces > MOST_TRACES:
@@ -323,12 +340,20 @@ class Explainer:
             steps.append(step)
             if progress is not None:
                 progress("explaining", len(steps), count)
-        whole = self._whole(written, chosen, steps) if steps else None
+        if progress is not None and not every:
+            progress("explaining", 0, 1)
+        whole = self._whole(written, chosen, steps) if count else None
+        if whole is not None and not every:
+            note = f"The {count} tokens written were not explained one by one."
+            if each == "auto":
+                note = f"{note[:-1]}, which takes long for a text like this; each=True does."
+            notes = (*whole.explanation.notes, note)
+            whole = whole._replace(explanation=replace(whole.explanation, notes=notes))
         groups = [] if whole is None else whole.groups
         return Generation(
             prompt=written.prompt,
             text=written.text,
-            explanations=tuple(step.explanation for step in steps),
+            explanations=tuple(step.explanation for step in steps) if each is not False else (),
             whole=None if whole is None else whole.explanation,
             written=tuple(min(group) >= written.first for group in groups),
             ended=written.ended,

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from attnflow.checks import available_memory
 
-# Attention of this many bytes is kept in any case. Computing it again would take longer.
+# What takes so many bytes for one input is kept, which is faster than to compute it again.
 SMALL: Final = 2**30
-# And more of it, or more activations, only up to this share of the memory available.
+# But not where that is more than this share of the memory available.
 SHARE: Final = 0.25
 
 
@@ -78,17 +78,24 @@ class Shape(NamedTuple):
     def activations(self, tokens: int) -> int:
         """Return what contributions hold if every layer is kept until the backward pass.
 
-        Counted on Llama and BERT: about 22 arrays as wide as the stream in each layer, and 8 as
-        wide as its feed-forward layer.
+        Measured on Llama: as much as 9 arrays as wide as the stream in each layer, and 3 as wide as
+        its feed-forward layer.
         """
-        return self.layers * tokens * self.item * (22 * self.width + 8 * self.inner)
+        return self.layers * tokens * self.item * (9 * self.width + 3 * self.inner)
+
+    def again(self, tokens: int) -> int:
+        """Return what contributions hold if one layer at a time is computed again."""
+        return self.layers * tokens * self.item * self.width + self.activations(tokens) // (
+            self.layers
+        )
 
 
-def fits(size: int) -> bool:
-    """Whether something is small, or small beside the memory that is available.
+def fits(size: int, count: int = 1) -> bool:
+    """Whether something is small, and all of it small beside the memory that is available.
 
     Args:
-        size: How many bytes it takes.
+        size: How many bytes it takes for one input.
+        count: How many inputs there are at a time.
     """
     available = available_memory()
-    return size <= (SMALL if available is None else min(SMALL, int(SHARE * available)))
+    return size <= SMALL and (available is None or size * count <= SHARE * available)

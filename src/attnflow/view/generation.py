@@ -279,8 +279,9 @@ def render(
     messages = by_message(generation)
     if messages:
         lines += [indented(("Messages  ", "dim"), (shown(messages), "bold")), Text()]
-    first, *rest = _lines(generation, room, encoding)
-    lines += [indented((first, "dim")), *(indented(line) for line in rest), Text()]
+    listed = _lines(generation, room, encoding)
+    if listed:
+        lines += [indented((listed[0], "dim")), *map(indented, listed[1:]), Text()]
     lines.append(indented((shown(reading(generation)), "dim")))
     for note in _notes(generation):
         lines += [Text(), indented(("Note  ", "bold #d97706"), shown(note))]
@@ -290,6 +291,8 @@ def render(
 def _lines(generation: Generation, width: int, encoding: str) -> list[str]:
     """Return a heading, and a line for each new token: the token, its value, and its sources."""
     found = list(steps(generation))
+    if not found:
+        return []
     listed = found[:MOST_STEPS]
     names = [
         visible(step.token.strip() or step.token, encoding, line_breaks=False) for step in listed
@@ -363,7 +366,8 @@ def _sections(generation: Generation, whole: Explanation) -> Iterator[str]:
     messages = by_message(generation)
     yield f'<p class="finding">By message: {escaped(messages)}</p>' if messages else ""
     yield f'<p class="caption">{escaped(reading(generation))}</p></section>'
-    yield f"<section><h2>Token by token</h2>{_heat_map(generation, whole)}</section>"
+    if len(generation):
+        yield f"<section><h2>Token by token</h2>{_heat_map(generation, whole)}</section>"
     notes = _notes(generation)
     if notes:
         yield f'<ul class="notes">{"".join(f"<li>{escaped(note)}</li>" for note in notes)}</ul>'
