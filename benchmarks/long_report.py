@@ -276,7 +276,7 @@ def _sizing(document: Record) -> list[Record]:
                     "what": _WHAT[what],
                     "memory_GB": (fixed + each * n) / 1e9,
                     "time_seconds": linear * n + square * n**2,
-                    "fitted memory": f"{fixed / 1e6:,.0f} MB + {each / 1e3:,.1f} kB n",
+                    "fitted memory": f"{round(fixed / 1e6):,} MB + {each / 1e3:,.1f} kB n",
                     "fitted time": f"{linear * 1e3:.3g} ms n + {square * 1e9:.3g} ns n^2",
                 }
             )
