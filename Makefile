@@ -27,7 +27,7 @@ SANITIZE_GRAPHS ?= 20000
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data bench-contributions cpp-test sanitize clean
+.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data bench-contributions bench-long cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
 	@echo 'make bench-data  compare attnflow run with a loop; saves benchmarks/latest-datasets.json'
 	@echo 'make bench-contributions  what contributions cost; saves benchmarks/latest-contributions.json'
+	@echo 'make bench-long  time and memory of long texts; saves benchmarks/latest-long.json'
 	@echo 'make cpp-test  the tests of the C++ core alone'
 	@echo 'make sanitize  the C++ core under address and undefined-behaviour sanitizers'
 	@echo 'make clean     remove all that make built, .venv included'
@@ -107,6 +108,9 @@ bench-data: $(VENV)/.stamp-bench
 
 bench-contributions: $(VENV)/.stamp-bench
 	$(BIN)/python -m benchmarks contributions --output benchmarks/latest-contributions.json
+
+bench-long: $(VENV)/.stamp-bench
+	$(BIN)/python -m benchmarks long --output benchmarks/latest-long.json
 
 cpp-test: $(VENV)/.stamp-build
 	@$(BIN)/cmake -S . -B build/cpp-test -DCMAKE_BUILD_TYPE=Release -DATTNFLOW_CPP_TESTS=ON

@@ -14,17 +14,25 @@ from benchmarks import (
     contributions_report,
     datasets,
     datasets_report,
+    long,
+    long_report,
     runs,
     solvers,
     solvers_report,
 )
 from benchmarks.tables import Record, markdown, plain
 
-BENCHMARKS = {"solvers": solvers, "datasets": datasets, "contributions": contributions}
+BENCHMARKS = {
+    "solvers": solvers,
+    "datasets": datasets,
+    "contributions": contributions,
+    "long": long,
+}
 REPORTS = {
     "solvers": solvers_report,
     "datasets": datasets_report,
     "contributions": contributions_report,
+    "long": long_report,
 }
 
 _EPILOG = """\
@@ -34,6 +42,7 @@ examples:
   python -m benchmarks solvers --output bench.json --resume
   python -m benchmarks datasets --texts 50000 --engines local ray --output bench.json
   python -m benchmarks contributions --output bench.json --decomposition 128 512
+  python -m benchmarks long --tokens 512 2048 8192 --output bench.json
   python -m benchmarks show bench.json --markdown docs/benchmarks.md
 
 exit status: 0 if all results agree, 1 if one disagrees or fails, 130 after Ctrl-C

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from benchmarks.tables import Record, plain
 ROOT = Path(__file__).parents[1]
 
 METHODS = ("rollout", "flow")
+# What is measured with SmolLM2, on texts of so many tokens.
+_DECODER = (("rollout", "contribution"), (16, 128))
 # Seconds for which a short call is repeated in one round; the least time counts.
 _AT_LEAST = 0.5
 # Number of texts in a data set, by their number of tokens.
@@ -53,13 +56,19 @@ Times = list[float]
 
 def _measurements() -> dict[str, Callable[[], Times]]:
     """Return what a worker measures, by name."""
+    from benchmarks import inputs
+
     found: dict[str, Callable[[], Times]] = {}
     for method in METHODS:
         for tokens, count in _TEXTS.items():
             name = f"attnflow.run, {method}, {count} texts of {tokens} tokens"
             found[name] = partial(_run, method, tokens, count)
         found[f"explain, verb-number model, {method}"] = partial(_explain_sentence, method)
-        found[f"explain, MiniLM, 128 tokens, {method}"] = partial(_explain_text, method)
+        name = f"explain, MiniLM, 128 tokens, {method}"
+        found[name] = partial(_explain_text, method, "real", 128)
+    for method, tokens in product(*_DECODER) if inputs.installed("decoder") else ():
+        name = f"explain, SmolLM2, {tokens} tokens, {method}"
+        found[name] = partial(_explain_text, method, "decoder", tokens)
     for tokens in (64, 128):
         found[f"flow of all pairs, {tokens} tokens"] = partial(_all_pairs, tokens)
     found["AttentionGraph and its units, 128 tokens"] = _graph
@@ -110,11 +119,11 @@ def _explain_sentence(method: str) -> Times:
     return _least(lambda: explainer.explain(_SENTENCE, method=method))
 
 
-def _explain_text(method: str) -> Times:
+def _explain_text(method: str, kind: str, tokens: int) -> Times:
     from benchmarks import inputs
 
-    explainer = inputs.load("real")
-    (text,) = inputs.texts(explainer.tokenizer, 128, 1)
+    explainer = inputs.load(kind)
+    (text,) = inputs.texts(explainer.tokenizer, tokens, 1)
     return _least(lambda: explainer.explain(text, method=method))
 
 

@@ -8,16 +8,13 @@ position through the model. Both must give the same scores.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from attnflow import OptionError
 from benchmarks import inputs
-from benchmarks.measure import added_memory, in_turns
+from benchmarks.measure import added_memory, give_back_memory, in_turns
 from benchmarks.runs import Job, at_least
 from benchmarks.tables import Record
 
@@ -188,10 +185,7 @@ def _cost(options: Record, kind: str, tokens: int) -> Record:
 
 
 def _peak(call: Callable[[], Any]) -> int | None:
-    # Memory that was freed but kept would hide some of what the call needs.
-    gc.collect()
-    with suppress(AttributeError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back_memory()
     return added_memory(call)
 
 

@@ -127,6 +127,8 @@ def encode(tokenizer: Any, tokens: int) -> Any:
 def texts(tokenizer: Any, tokens: int, count: int) -> list[str]:
     """Return texts of one length: parts of the text, repeated if there are not enough.
 
+    The text itself is repeated if it is shorter than that.
+
     Args:
         tokenizer: The model's tokenizer.
         tokens: Number of tokens of each, special tokens included.
@@ -134,9 +136,10 @@ def texts(tokenizer: Any, tokens: int, count: int) -> list[str]:
     """
     ids = tokenizer(text(), add_special_tokens=False, verbose=False)["input_ids"]
     own = tokens - tokenizer.num_special_tokens_to_add()
+    ids *= -(-own // len(ids))
     parts = (str(tokenizer.decode(ids[start : start + own])) for start in range(len(ids) - own + 1))
     # A part that begins within a word may be tokenised differently.
-    fitting = (part for part in parts if len(tokenizer(part)["input_ids"]) == tokens)
+    fitting = (part for part in parts if len(tokenizer(part, verbose=False)["input_ids"]) == tokens)
     return list(islice(cycle(islice(fitting, count)), count))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +65,33 @@ def ratio(name: str, over: Sequence[float], under: Sequence[float], prefix: str 
 def added_memory(call: Callable[[], Any]) -> int | None:
     """Return by how many bytes a call raises the memory of this process; None if unknown."""
     try:
-        # Linux only: reset the high-water mark to the memory in use now.
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        before = _memory_status("VmRSS")
+        if not reset_peak():
+            return None
+        before = memory_status("VmRSS")
         call()
-        return _memory_status("VmHWM") - before
+        return memory_status("VmHWM") - before
     except OSError:
         return None
 
 
-def _memory_status(name: str) -> int:
+def reset_peak() -> bool:
+    """Reset the peak memory of this process to what it uses now; False if that is not possible."""
+    try:
+        # Linux only, and not permitted everywhere.
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def give_back_memory() -> None:
+    """Give freed memory back to the system: what is kept would hide some of what a call needs."""
+    gc.collect()
+    with suppress(AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def memory_status(name: str) -> int:
+    """Return a number of /proc/self/status in bytes, such as "VmRSS" or its peak, "VmHWM"."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

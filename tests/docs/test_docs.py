@@ -116,7 +116,7 @@ def test_the_reference_has_what_users_call(site, name):
 # ---- What it says --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tutorial.md", "methods.md"])
+@pytest.mark.parametrize("name", ["tutorial.md", "methods.md", "long.md"])
 def test_the_examples_give_what_the_documentation_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
