@@ -628,7 +628,7 @@ def copies_that_fit(copies: int, size: int, before: int = 0) -> int:
 
     Args:
         copies: The most that are wanted.
-        size: The bytes of a copy.
+        size: The bytes of a copy, which may be 0.
         before: The bytes that will be taken before the first copy.
 
     Example:
@@ -640,7 +640,7 @@ def copies_that_fit(copies: int, size: int, before: int = 0) -> int:
     available = available_memory()
     if available is None or before + copies * size <= available:
         return copies
-    return max(1, (available - before) // size)
+    return max(1, (available - before) // max(1, size))
 
 
 def _duration(seconds: float) -> str:

@@ -31,10 +31,12 @@ from attnflow.graph import UNIT, AttentionGraph, as_graph, head_capacities, to_u
 # cuts that are equal in real numbers, differ by a few units. 32 units are 2.8e-14.
 _TIE: Final = 32
 
-# Bytes of an edge: the fused attention and the integer capacities; and what each thread copies of
-# the layers between the first and the topmost, with three sets of edges, a bit each.
-_BYTES_OF_GRAPH: Final = 16
+# Bytes of an edge: the fused attention, the integer capacities, and a little for what is made layer
+# by layer; and what each thread copies of the layers between the first and the topmost, with sets
+# of edges, a bit each. Bytes of a flow: in units, and as a number.
+_BYTES_OF_GRAPH: Final = 17
 _BYTES_OF_COPY: Final = 8.5
+_BYTES_OF_FLOW: Final = 16
 # Copies that are smaller together are made without asking how much memory there is.
 _SMALL: Final = 2**26
 
@@ -133,9 +135,9 @@ def flow_cost(
 ) -> FlowCost:
     """Estimate what attention flow needs, without the attention.
 
-    The memory is that of the graph and of the solver; the attention of all heads, if the caller
-    holds it, comes on top. It grows with the number of edges, L n^2, and with the threads, and does
-    not depend on the number of pairs.
+    The memory is that of the graph, of the solver and of the result; the attention of all heads, if
+    the caller holds it, comes on top. It grows with the number of edges, L n^2, and with the
+    threads.
 
     The time is calibrated on MiniLM (an encoder of 6 layers) with 64 to 512 tokens and SmolLM2-135M
     (a decoder of 30 layers) with 64 and 128, on one thread of an AMD EPYC processor. For single
@@ -158,15 +160,16 @@ def flow_cost(
     Example:
         >>> cost = flow_cost(layers=30, tokens=2048, positions=1, threads=1)
         >>> f"{cost.bytes / 1e9:.1f} GB, {cost.seconds:.0f} s"
-        '3.0 GB, 6 s'
+        '3.1 GB, 6 s'
     """
     threads = _resolve_threads(threads)
     starts = [layers] if tops is None else list(tops)
     # A thread without a pair makes no copy.
     pairs = positions * (tokens if sinks is None else sinks)
-    copies = min(threads, pairs * len(starts))
+    flows = pairs * len(starts)
     edges = layers * tokens * tokens
-    size = _BYTES_OF_GRAPH * edges + copies * _bytes_of_copy(max(starts), tokens)
+    size = _BYTES_OF_GRAPH * edges + _BYTES_OF_FLOW * flows
+    size += min(threads, flows) * _bytes_of_copy(max(starts), tokens)
     # From layers 1 and 2, a flow is read off two rows.
     per_token = sum(
         _SECONDS_OF_PAIR + _SECONDS_OF_PAIR_AND_LAYER * top for top in starts if top > 2
@@ -206,12 +209,9 @@ def check_flow(
         >>> check_flow(layers=6, tokens=128, positions=1).bytes < 10**7
         True
     """
-    top = layers if tops is None else max(tops)
-    fitting = copies_that_fit(
-        _resolve_threads(threads),
-        _bytes_of_copy(top, tokens),
-        before=_BYTES_OF_GRAPH * layers * tokens * tokens,
-    )
+    copy = _bytes_of_copy(layers if tops is None else max(tops), tokens)
+    before = flow_cost(layers, tokens, positions, sinks, tops=tops, threads=1).bytes - copy
+    fitting = copies_that_fit(_resolve_threads(threads), copy, before)
     cost = flow_cost(layers, tokens, positions, sinks, tops=tops, threads=fitting)
     check_memory(layers, tokens, needed=cost.bytes, seconds=cost.seconds)
     return cost
