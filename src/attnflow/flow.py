@@ -143,7 +143,7 @@ def flow_cost(
     (a decoder of 30 layers) with 64 and 128, on one thread of an AMD EPYC processor. For single
     positions of the last layer it was within a factor of 3. All pairs of a decoder take less,
     because half of them are 0. Flow from a middle layer takes a sixth to four times as long: that
-    depends on how far it is from saturation. Flow through sharply peaked attention takes up to 40
+    depends on how far it is from saturation. Flow through sharply peaked attention takes up to 70
     times as long.
 
     Args:
