@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnflow
-from attnflow.graph import UNIT
+from attnflow import _maxflow, checks, flow
+from attnflow.flow import check_flow, flow_cost
+from attnflow.graph import UNIT, to_units
 
 # Worked out by hand from the edge weights in the docstring of `worked_example`, in eighths.
 #
@@ -287,14 +289,125 @@ print((peak() - before) / rows.size)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc, which is Linux's")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_solver_needs_at_most_40_bytes_an_edge_and_thread(threads):
+def test_the_solver_needs_one_copy_of_the_capacities_for_each_thread(threads):
     result = subprocess.run(
         [sys.executable, "-c", MEMORY_OF_A_CALL, str(threads)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert 0 < float(result.stdout) <= 40 * threads
+    # 8 bytes an edge of layers 2 to L - 1, and three sets of edges, a bit each.
+    assert 0 < float(result.stdout) <= 8 * threads
+
+
+def test_a_flow_does_not_keep_the_edge_weights_as_numbers_too(attention):
+    graph = attnflow.AttentionGraph(attention)
+    attnflow.attention_flow(graph)
+    attnflow.min_cut(graph, 4, 0, 1)
+    assert "capacities" not in vars(graph)
+
+
+# ---- What a flow needs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        ((6, 128, 1), (12, 128, 1)),
+        ((6, 128, 1), (6, 256, 1)),
+        ((6, 128, 1), (6, 128, 5)),
+        ((6, 128, 1, 10), (6, 128, 1)),
+    ],
+)
+def test_a_larger_flow_costs_more(smaller, larger):
+    small, large = (flow_cost(*sizes, threads=2) for sizes in (smaller, larger))
+    assert small.seconds < large.seconds
+    assert 0 < small.bytes <= large.bytes
+
+
+def test_the_memory_of_a_flow_grows_with_the_edges_and_the_threads():
+    def cost(layers, tokens, threads=1):
+        return flow_cost(layers, tokens, 1, threads=threads)
+
+    assert cost(12, 2048).bytes == pytest.approx(16 * cost(12, 512).bytes, rel=0.01)
+    assert cost(24, 512).bytes == pytest.approx(2 * cost(12, 512).bytes, rel=0.1)
+    several = [cost(12, 512, threads).bytes for threads in (1, 2, 3)]
+    assert several[0] < several[1] < several[2]
+    assert cost(12, 512, 4).seconds < cost(12, 512, 1).seconds
+
+
+def test_flow_from_every_layer_takes_longer_than_from_the_last():
+    last, every = (flow_cost(6, 128, 10, tops=tops) for tops in (None, range(1, 7)))
+    assert last.seconds < every.seconds
+    assert last == flow_cost(6, 128, 10, tops=[6])
+
+
+def test_a_flow_that_cannot_fit_says_what_it_needs_and_what_needs_less(monkeypatch):
+    monkeypatch.setattr(checks, "available_memory", lambda: 2 * 10**9)
+    with pytest.raises(attnflow.GraphSizeError) as caught:
+        check_flow(layers=30, tokens=4096, positions=1, threads=2)
+    cost = flow_cost(layers=30, tokens=4096, positions=1, threads=1)
+    for part in (
+        "4096 tokens",
+        "30 layers",
+        f"{cost.bytes / 1e9:.1f} GB",
+        f"{cost.seconds:.0f} seconds",
+        "2.0 GB are available",
+        '"contribution"',
+        '"rollout"',
+        "shorter text",
+        "fewer positions",
+    ):
+        assert part in str(caught.value)
+
+
+def test_a_flow_that_fits_with_fewer_threads_uses_fewer(monkeypatch):
+    one, four = (flow_cost(12, 1024, 1, threads=threads) for threads in (1, 4))
+    monkeypatch.setattr(checks, "available_memory", lambda: four.bytes)
+    assert check_flow(12, 1024, 1, threads=4) == four
+    monkeypatch.setattr(checks, "available_memory", lambda: one.bytes)
+    assert check_flow(12, 1024, 1, threads=4) == one
+    monkeypatch.setattr(checks, "available_memory", lambda: one.bytes - 1)
+    with pytest.raises(attnflow.GraphSizeError):
+        check_flow(12, 1024, 1, threads=4)
+    monkeypatch.setattr(checks, "available_memory", lambda: None)
+    assert check_flow(12, 1024, 1, threads=4) == four
+
+
+def test_a_flow_of_two_layers_copies_nothing_and_may_not_fit_either(monkeypatch):
+    monkeypatch.setattr(checks, "available_memory", lambda: 10**6)
+    assert check_flow(2, 100, 1, threads=4) == flow_cost(2, 100, 1, threads=4)
+    with pytest.raises(attnflow.GraphSizeError, match="2 layers"):
+        check_flow(2, 1000, 1, threads=4)
+
+
+def test_where_memory_is_short_the_solver_gets_fewer_threads(attention, monkeypatch):
+    used = []
+
+    def solve(matrices, tops, sources, sinks, threads, check):
+        used.append(threads)
+        return _maxflow.flow(matrices, tops, sources, sinks, threads, check)
+
+    graph = attnflow.AttentionGraph(attention)
+    expected = attnflow.attention_flow(graph, num_threads=3)
+    monkeypatch.setattr(flow, "_SMALL", 0)
+    monkeypatch.setattr(flow, "solve_flow", solve)
+    for available in (10**9, 1):
+        monkeypatch.setattr(checks, "available_memory", lambda available=available: available)
+        np.testing.assert_array_equal(attnflow.attention_flow(graph, num_threads=3), expected)
+    assert used == [3, 1]
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.3, 1.0, "of each position"])
+def test_units_are_the_rounded_edge_weights(attention, residual):
+    if residual == "of each position":
+        residual = np.random.default_rng(0).random((4, 6))
+    graph = attnflow.AttentionGraph(attention[:, 0], residual=residual)
+    np.testing.assert_array_equal(graph.units, to_units(graph.capacities))
+    weights = np.delete(attention[:, 0], 2, axis=2)
+    weights = np.insert(weights / weights.sum(axis=2, keepdims=True), 2, 0, axis=2)
+    padded = attnflow.AttentionGraph(weights, residual=residual, padding=[2])
+    np.testing.assert_array_equal(padded.units, to_units(padded.capacities))
 
 
 @pytest.mark.parametrize(

@@ -469,6 +469,6 @@ def test_the_whole_output_of_a_model_is_an_error_that_says_what_to_pass(pair):
 
 
 def test_a_graph_that_cannot_fit_into_memory_is_an_error(pair, monkeypatch):
-    monkeypatch.setattr(checks, "available_memory", lambda: 32 * 7 * 9 * 9 - 1)
+    monkeypatch.setattr(checks, "available_memory", lambda: 25 * 7 * 9 * 9 - 1)
     with pytest.raises(attnflow.GraphSizeError, match=r"9 tokens.*7 layers"):
         encoder_decoder_graph(*pair)

@@ -24,8 +24,9 @@ HEAD_FUSIONS: Final = ("mean", "max", "min", "sum")
 ROW_TOLERANCE: Final = 1e-3
 BFLOAT16_ROW_TOLERANCE: Final = ROW_TOLERANCE + 2.0**-8
 
-# The fused attention, the capacities, the integer capacities and their transpose, 8 bytes each.
-_BYTES_PER_EDGE: Final = 32
+# The fused attention and two arrays of the same size: the edge weights and the rollout of all
+# positions, or the integer capacities and the solver's copy of them, which has a few bits more.
+_BYTES_PER_EDGE: Final = 25
 
 _NO_WEIGHTS: Final = (
     "a fused attention kernel such as sdpa or flash attention returns no weights; "
@@ -587,23 +588,72 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(layers: int, tokens: int) -> None:
-    """Check that a graph fits into memory.
+def check_memory(
+    layers: int, tokens: int, *, needed: int | None = None, seconds: float | None = None
+) -> None:
+    """Check that a graph fits into memory, with what a method makes of it.
 
     Args:
         layers: The number of layers.
         tokens: The number of tokens.
+        needed: The bytes that are needed. None means those of any graph that is used.
+        seconds: For attention flow, how long it will take, which the error says too.
 
     Raises:
-        GraphSizeError: If it does not.
+        GraphSizeError: If it does not. The error says what is needed and what is available, and
+            what needs less.
     """
-    needed = _BYTES_PER_EDGE * layers * tokens * tokens
+    if needed is None:
+        needed = _BYTES_PER_EDGE * layers * tokens * tokens
     available = available_memory()
-    if available is not None and needed > available:
-        raise GraphSizeError(
-            f"attentions of {tokens} tokens and {layers} layers need about "
-            f"{needed / 1e9:,.1f} GB of memory, but {available / 1e9:,.1f} GB are available"
+    if available is None or needed <= available:
+        return
+    memory = f"about {needed / 1e9:,.1f} GB of memory"
+    if seconds is None:
+        found = f"attentions of {tokens} tokens and {layers} layers need {memory}"
+        less = "a shorter text needs less"
+    else:
+        found = (
+            f"flow over {tokens} tokens and {layers} layers needs {memory} and {_duration(seconds)}"
         )
+        less = "a shorter text needs less memory, and fewer positions take less time"
+    raise GraphSizeError(
+        f"{found}, but {available / 1e9:,.1f} GB are available; {less}; of Explainer's methods, "
+        '"contribution" needs no graph, and neither does "rollout" of a single position'
+    )
+
+
+def copies_that_fit(copies: int, size: int, before: int = 0) -> int:
+    """Return how many copies of something fit into memory, at least one.
+
+    Args:
+        copies: The most that are wanted.
+        size: The bytes of a copy, which may be 0.
+        before: The bytes that will be taken before the first copy.
+
+    Example:
+        >>> copies_that_fit(4, size=1)
+        4
+        >>> copies_that_fit(4, size=10**18)
+        1
+    """
+    available = available_memory()
+    if available is None or before + copies * size <= available:
+        return copies
+    return max(1, (available - before) // max(1, size))
+
+
+def _duration(seconds: float) -> str:
+    """Return about how long something takes, in words.
+
+    Example:
+        >>> [_duration(seconds) for seconds in (0.2, 42, 300, 30_000)]
+        ['about a second', 'about 42 seconds', 'about 5 minutes', 'about 8 hours']
+    """
+    for size, unit in ((3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"about {seconds / size:,.0f} {unit}"
+    return f"about {seconds:.0f} seconds" if seconds >= 1.5 else "about a second"
 
 
 # ---- Attention weights: shapes and types, without reading an element -----------------------------

@@ -140,6 +140,13 @@ class AttentionGraph:
         capacities.flags.writeable = False
         return capacities
 
+    def _capacities_of(self, layer: int) -> NDArray[np.float64]:
+        """Return the edge weights of one layer, from 1, without those of the others."""
+        weights = self.attention[layer - 1]
+        capacities = add_residual(weights, self.residual_of(layer), ~self.padding)
+        np.einsum("ii->i", capacities)[self.passing[layer - 1]] = 1.0
+        return capacities
+
     @cached_property
     def units(self) -> NDArray[np.int64]:
         """The edge weights in whole units of 2**-50, int64 of shape (L, n, n), read-only.
@@ -149,7 +156,10 @@ class AttentionGraph:
         unchanged, its edge is unlimited: 2**61, more than any graph carries. Computed at the first
         access.
         """
-        units = to_units(self.capacities)
+        units = np.empty(self.attention.shape, np.int64)
+        # Layer by layer, because `capacities` would take as much memory again.
+        for layer in range(self.layers):
+            units[layer] = to_units(self._capacities_of(layer + 1))
         np.einsum("lii->li", units)[self.passing] = UNLIMITED
         units.flags.writeable = False
         return units

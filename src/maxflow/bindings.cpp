@@ -94,7 +94,7 @@ Result flow(const std::vector<Matrix>& capacities, std::vector<std::size_t> laye
         const nb::gil_scoped_release release;
         std::atomic<bool> stop{false};
         maxflow::Watch watch(stop, [&] { return raised(check); });
-        const maxflow::Network network(n, std::move(matrices), request.tokens, &watch);
+        const maxflow::Network network(n, std::move(matrices), &watch);
         complete = !stop && maxflow::flows(network, request, num_threads, values.get(), watch);
     }
     if (!complete) throw nb::python_error();
@@ -114,7 +114,7 @@ std::pair<maxflow::Amount, std::vector<std::pair<std::size_t, std::size_t>>> min
         const nb::gil_scoped_release release;
         std::atomic<bool> stop{false};
         maxflow::Watch watch(stop, [&] { return raised(check); });
-        const maxflow::Network network(n, std::move(matrices), {token}, &watch);
+        const maxflow::Network network(n, std::move(matrices), &watch);
         if (!stop) cut = maxflow::Solver(network, &watch).cut(network.depth(), position, token);
         stopped = stop;
     }

@@ -60,7 +60,7 @@ class Worker {
             const std::size_t i = static_cast<std::size_t>(wanted - request_.tops.data());
             const bool asked = i < request_.tops.size();
             for (std::size_t k = 0; k < n_ && l < deepest; ++k) {
-                here[k] = l == 1 ? net_.column(1, t)[k] : ceiling(l, k, t, below.data());
+                here[k] = l == 1 ? solver_.column(1, t)[k] : ceiling(l, k, t, below.data());
             }
             bool here_exact = l <= 2;
             if (asked) {
@@ -115,7 +115,7 @@ class Worker {
             if (watch_.stopped()) return;
             const std::size_t t = request_.tokens[j];
             const Amount bound =
-                share ? sum_of_minima(reach_.data(), net_.column(1, t), n_) : unlimited;
+                share ? sum_of_minima(reach_.data(), solver_.column(1, t), n_) : unlimited;
             put(i, p, j) = solver_.flow(top, s, t, bound);
         }
     }

@@ -25,6 +25,7 @@ bool take(Word* to, Word* unseen, const Word* from, const Word* mask, std::size_
 
 Solver::Solver(const Network& network, Watch* watch)
     : net_(network),
+      columns_of_(network),
       watch_(watch),
       n_(network.size()),
       words_(network.words()),
@@ -41,7 +42,7 @@ Solver::Solver(const Network& network, Watch* watch)
 Amount Solver::flow(std::size_t top, std::size_t s, std::size_t t, Amount bound) {
     if (top == 1) return net_.row(1, s)[t];
     if (net_.causal() && s < t) return 0;
-    if (top == 2) return sum_of_minima(net_.row(2, s), net_.column(1, t), n_);
+    if (top == 2) return sum_of_minima(net_.row(2, s), column(1, t), n_);
     bound = std::min({bound, net_.out(top, s), net_.in(t)});
     if (bound == 0) return 0;
     begin(top, s, t, net_.causal() ? t : 0, net_.causal() ? s + 1 : n_);
@@ -103,7 +104,7 @@ void Solver::begin(std::size_t top, std::size_t s, std::size_t t, std::size_t lo
     for (std::size_t l = 1; l <= top; ++l) {
         if (l > 1) std::memcpy(source_.left(l) + first, net_.row(l, s) + first, bytes);
         if (l == top) break;
-        std::memcpy(sink_.left(l) + first, net_.column(l, t) + first, bytes);
+        std::memcpy(sink_.left(l) + first, column(l, t) + first, bytes);
         if (l > 1) sink_.left(l)[s] = 0;  // this edge is in `source_`
     }
 }
@@ -170,7 +171,7 @@ bool Solver::open() {
         if (l == top_) continue;
         // What a column carries here: what it carried and received above, less what it sent on.
         fall(&spare_[first], own_.left(l) + first, net_.diagonal(l) + first,
-             net_.row(l + 1, s_) + first, source_.left(l + 1) + first, net_.column(l, t_) + first,
+             net_.row(l + 1, s_) + first, source_.left(l + 1) + first, column(l, t_) + first,
              sink_.left(l) + first, width);
         // The source's and the token's columns are kept elsewhere.
         own_.left(l)[s_] = net_.diagonal(l)[s_];
@@ -279,7 +280,7 @@ void Solver::link() {
     }
     for (std::size_t l = 2; l < top_; ++l) {
         smaller(own_.left(l), net_.diagonal(l), n_, low_word_, high_word_, own_.back(l));
-        smaller(sink_.left(l), net_.column(l, t_), n_, low_word_, high_word_, sink_.back(l));
+        smaller(sink_.left(l), column(l, t_), n_, low_word_, high_word_, sink_.back(l));
         erase(sink_.back(l), s_);
         clear(&fed_[set(l)], words_);
     }

@@ -48,6 +48,10 @@ class Solver {
     // the smallest source side of a minimum cut.
     Cut cut(std::size_t top, std::size_t s, std::size_t t);
 
+    // Capacities of the edges into (l - 1, t), by the position they come from. Valid until another
+    // token is asked for, here or for a flow.
+    const Amount* column(std::size_t l, std::size_t t) { return columns_of_(l, t); }
+
    private:
     // Edges of one kind, of which each layer has one for each position.
     struct Fan {
@@ -127,6 +131,7 @@ class Solver {
     }
 
     const Network& net_;
+    Columns columns_of_;
     Watch* watch_;
     const std::size_t n_;
     const std::size_t words_;

@@ -201,7 +201,7 @@ void check_graph(const Graph& g, Maker& random, Tally& tally) {
     std::iota(all.begin(), all.end(), std::size_t{0});
     std::vector<std::size_t> tops(g.L);
     std::iota(tops.begin(), tops.end(), std::size_t{1});
-    const maxflow::Network network(g.n, g.pointers(), all);
+    const maxflow::Network network(g.n, g.pointers());
     maxflow::Solver solver(network);
 
     for (int i = 0; i < 4; ++i) {
@@ -280,7 +280,7 @@ void check_golden(const char* path, Tally& tally) {
         }
         std::vector<std::size_t> all(g.n);
         std::iota(all.begin(), all.end(), std::size_t{0});
-        const maxflow::Network network(g.n, g.pointers(), all);
+        const maxflow::Network network(g.n, g.pointers());
         maxflow::Solver solver(network);
         for (std::size_t top = 1; top <= g.L; ++top) {
             for (std::size_t s = 0; s < g.n; ++s) {
@@ -302,7 +302,7 @@ void check_interruption(Tally& tally) {
     }
     std::vector<std::size_t> all(g.n);
     std::iota(all.begin(), all.end(), std::size_t{0});
-    const maxflow::Network network(g.n, g.pointers(), all);
+    const maxflow::Network network(g.n, g.pointers());
     // Several blocks of work for each thread, so that there is a next one not to begin. Without an
     // interval the question is asked at the first chance, however fast or busy the machine is.
     const maxflow::Request request{std::vector<std::size_t>(20, 4), {0, 1, 2, 3}, all};
