@@ -6,6 +6,7 @@ import { heatLayout, heatScene } from "./heat.js";
 import { graphScene } from "./layered.js";
 import { highest } from "./prose.js";
 import { toCanvas, toSvg } from "./scene.js";
+import { unpackRows } from "./trace.js";
 
 // More rows than this make no figure that fits on paper.
 const MOST_FIGURE_ROWS = 48;
@@ -72,7 +73,7 @@ export const filesPart = {
       heatScene({
         layout: heatLayout(inner, this.layers, methods, this.labelWidth),
         numbers,
-        state,
+        state: this.marks,
         theme,
         rows,
         counted,
@@ -112,9 +113,11 @@ export const filesPart = {
     this.download(new Blob([text], { type: "image/svg+xml" }), "svg");
   },
 
-  saveJson() {
+  async saveJson() {
     const { explanation, trace, picture } = this.data;
-    const saved = { ...explanation, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
+    const rows = await unpackRows(explanation.layer_scores);
+    const plain = { ...explanation, layer_scores: rows.map((row) => Array.from(row)) };
+    const saved = { ...plain, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
     this.download(new Blob([JSON.stringify(saved)], { type: "application/json" }), "json");
   },
 

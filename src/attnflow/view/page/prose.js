@@ -70,6 +70,16 @@ export function formatSigned(score) {
   return `${score > 0 ? "+" : ""}${formatScore(score)}`;
 }
 
+/** Return a number with its sign, and as many digits as the largest beside it needs. */
+export function formatAmong(score, largest) {
+  const sign = score > 0 ? "+" : "";
+  if (largest >= 1e6 || (largest > 0 && largest < 1e-5)) return `${sign}${score.toExponential(2)}`;
+  let decimals = 2;
+  while (largest > 0 && largest * 10 ** decimals < 100 && decimals < 7) decimals += 1;
+  const shown = score.toFixed(decimals);
+  return Number(shown) === 0 ? shown.replace("-", "") : `${sign}${shown}`;
+}
+
 /** Return a share in per cent; one that is close to 0 or 1 is never rounded to it. */
 export function formatShare(share) {
   if (share > 0 && share < 0.01) return "under 1 %";
