@@ -418,13 +418,11 @@ def test_few_and_many_tokens_fit(count, width):
     for shown in (written, plain(explanation, width=width)):
         assert max(len(line) for line in shown.splitlines()) <= width
         # A long text is not printed as a whole.
-        assert shown.count("word") >= min(count, 12)
+        assert shown.count("word") >= min(count, 40)
         rows = [line for line in shown.splitlines() if set(line) & set(BLOCKS)]
         # Without text, the bars are those of the special tokens.
-        assert len(rows) == (min(count, 12 if count == 500 else 8) or 2)
+        assert len(rows) == (4 if count == 500 else min(count, 8) or 2)
         assert len(shown.splitlines()) < 40
-    if count == 500:
-        assert re.search(r"488 more tokens.*4\.890", " ".join(written.split()))
 
 
 def test_no_tokens_at_all_are_said_to_be_none():

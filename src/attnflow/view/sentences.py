@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from attnflow.explanation import Explanation
 from attnflow.options import unit_name
-from attnflow.tokens import Tokens
+from attnflow.tokens import Span, Tokens, summed
 from attnflow.view.pieces import Piece, has_sign, pieces
 from attnflow.view.text import visible
 
@@ -13,6 +13,8 @@ from attnflow.view.text import visible
 MOST_TOKENS: Final = 400
 # The same in characters, for units that are longer than words.
 MOST_CHARACTERS: Final = 2000
+# What has more tokens is no sentence that anybody reads: a table, a program, a text without stops.
+MOST_IN_SENTENCE: Final = 150
 WORDS: Final = ("tokens", "words")
 
 
@@ -26,7 +28,7 @@ def is_long(explanation: Explanation) -> bool:
         True for a text of more than 400 tokens or words; and for one of more than 2,000 characters
         whose units are longer. Images and sounds have no sentences.
     """
-    if explanation.grid is not None or not explanation.text.strip():
+    if explanation.grid is not None or not any(explanation.spans):
         return False
     if len(explanation.tokens) > MOST_TOKENS:
         return True
@@ -37,20 +39,35 @@ def sentences(explanation: Explanation) -> tuple[Explanation, list[list[int]]]:
     """Return the explanation of a long text by its sentences.
 
     Args:
-        explanation: The explanation. Units that are longer than words stay as they are, and so do
-            all where the text is a single sentence.
+        explanation: The explanation. Units that are longer than words stay as they are.
 
     Returns:
-        The explanation, in which special tokens are units of their own; and for each unit the
-        indices of its tokens.
+        The explanation, in which special tokens are units of their own, and what has more than 150
+        tokens is divided at line breaks or spaces; and for each unit the indices of its tokens.
     """
-    alone = [[i] for i in range(len(explanation.tokens))]
     if _units(explanation) not in WORDS:
-        return explanation, alone
-    grouped, groups = explanation.pieces.grouped("sentences")
-    if len(groups) - sum(grouped.special) < 2:
-        return explanation, alone
-    return explanation.by_unit("sentences"), groups
+        return explanation, [[i] for i in range(len(explanation.tokens))]
+    tokens, groups = explanation.pieces.grouped("sentences")
+    names, spans, parts = [], [], []
+    for name, span, group in zip(tokens.names, tokens.spans, groups, strict=True):
+        for part in _divided(explanation, group):
+            parts.append(part)
+            if len(part) < len(group):
+                span = _extent(explanation, part)
+                name = explanation.text[slice(*span)]
+            names.append(name)
+            spans.append(span)
+    by_sentence = replace(
+        explanation,
+        tokens=tuple(names),
+        spans=tuple(spans),
+        special=tuple(explanation.special[part[0]] for part in parts),
+        scores=summed(explanation.scores, parts),
+        layer_scores=summed(explanation.layer_scores, parts),
+        options={**explanation.options, "units": "sentences"},
+        trace=None,
+    )
+    return by_sentence, parts
 
 
 def units(explanation: Explanation) -> str:
@@ -136,6 +153,35 @@ def rows(tokens: Tokens, groups: list[list[int]]) -> list[dict[str, Any]]:
             kept = parts[there[0] : there[-1] + 1]
             row["pieces"] = [[visible(piece.text), list(piece.tokens)] for piece in kept]
     return found
+
+
+def _divided(explanation: Explanation, group: list[int]) -> list[list[int]]:
+    """Return the tokens of a sentence; of a very long one in parts that end at line breaks."""
+    found: list[list[int]] = [[]]
+    for token, following in zip(group, [*group[1:], None], strict=True):
+        found[-1].append(token)
+        size = len(found[-1])
+        if following is None or size < MOST_IN_SENTENCE // 2:
+            continue
+        (start, end), (after, last) = (_span(explanation, i) for i in (token, following))
+        line = "\n" in explanation.text[start : max(end, after)]
+        space = explanation.text[end:last][:1].isspace()
+        if line or size >= 2 * MOST_IN_SENTENCE or (space and size >= MOST_IN_SENTENCE):
+            found.append([])
+    # A sentence that is only a little too long stays whole.
+    return found if len(group) > MOST_IN_SENTENCE else [group]
+
+
+def _span(explanation: Explanation, token: int) -> Span:
+    return explanation.spans[token] or (0, 0)
+
+
+def _extent(explanation: Explanation, group: list[int]) -> Span:
+    """Return the stretch of the text that some tokens cover, without whitespace around it."""
+    spans = [_span(explanation, i) for i in group]
+    start, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    text = explanation.text[start:end]
+    return start + len(text) - len(text.lstrip()), end - len(text) + len(text.rstrip())
 
 
 def _units(explanation: Explanation) -> Any:

@@ -114,11 +114,17 @@ export const filesPart = {
   },
 
   async saveJson() {
-    const { explanation, trace, picture } = this.data;
-    const rows = await unpackRows(explanation.layer_scores);
-    const plain = { ...explanation, layer_scores: rows.map((row) => Array.from(row)) };
-    const saved = { ...plain, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
-    this.download(new Blob([JSON.stringify(saved)], { type: "application/json" }), "json");
+    const { trace, picture } = this.data;
+    const { layer_scores: packed, ...rest } = this.data.explanation;
+    const saved = { ...rest, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
+    const parts = [JSON.stringify(saved).slice(0, -1), ',"layer_scores":['];
+    for (const [i, row] of (await unpackRows(packed)).entries()) {
+      parts.push(i ? "," : "", JSON.stringify(Array.from(row)));
+      // Those of a long text take a while, in which the page stays responsive.
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    }
+    parts.push("]}");
+    this.download(new Blob(parts, { type: "application/json" }), "json");
   },
 
   download(blob, ending) {

@@ -7,8 +7,8 @@ import { formatAmong, formatScore } from "./prose.js";
 
 // How many sentences are listed as bars, the largest first.
 const MOST_BARS = 12;
-// How many tokens are made at once.
-const MOST_AT_ONCE = 400;
+// How many rows the browser lays out, and this page colours, together.
+const BLOCK = 16;
 
 const capital = (name) => name[0].toUpperCase() + name.slice(1);
 
@@ -19,14 +19,31 @@ export const sentencesPart = {
     const { name, parts, rows } = this.data.sentences;
     this.bars = make("ol", { class: "tops" });
     this.barsRest = make("p", { class: "caption" });
-    this.sentenceList = make("ol", { class: "sentences", dir: this.data.direction });
+    this.sentenceList = make("div", { class: "sentences", dir: this.data.direction });
     this.sentenceRows = [];
+    this.blocks = new Map();
+    let block = null;
     for (const row of rows) {
-      if (row.heading === undefined) this.sentenceList.append(this.buildRow(row));
-      else this.sentenceList.append(make("li", { class: "heading", dir: "auto" }, row.heading));
+      if (row.heading !== undefined) {
+        this.sentenceList.append(make("h3", { dir: "auto" }, row.heading));
+        block = null;
+        continue;
+      }
+      if (!block || block.children.length === BLOCK) {
+        block = make("ol", { class: "block" });
+        this.blocks.set(block, { rows: [], seen: false });
+        this.sentenceList.append(block);
+      }
+      const built = this.buildRow(row);
+      this.blocks.get(block).rows.push(built);
+      block.append(built.element);
     }
-    const first = this.sentenceRows.find((row) => row.button);
-    if (first) first.button.tabIndex = 0;
+    for (const [element, { rows: own }] of this.blocks) {
+      element.style.containIntrinsicSize = `auto ${2.4 * own.length}em`;
+    }
+    this.openers = this.sentenceRows.filter((row) => row.button);
+    const [first] = this.openers;
+    if (first) this.enterRow(first);
     this.sentenceScale = make("canvas", {
       class: "scale",
       width: 240,
@@ -34,15 +51,18 @@ export const sentencesPart = {
       "aria-hidden": "true",
     });
     this.sentenceWords = make("span", {});
-    // Margins above and below, so that tokens are there before they scroll into view.
+    // With margins, so that colours and tokens are there before they scroll into view.
     this.seen = new this.window.IntersectionObserver(
       (entries) => {
         for (const { target, isIntersecting } of entries) {
-          if (isIntersecting) this.fillRow(this.rowOf(target));
+          const part = this.blocks.get(target);
+          part.seen = isIntersecting;
+          if (isIntersecting) for (const row of part.rows) this.paintRow(row);
         }
       },
-      { root: this.sentenceList, rootMargin: "200px 0px" },
+      { root: this.sentenceList, rootMargin: "100px 0px" },
     );
+    for (const element of this.blocks.keys()) this.seen.observe(element);
     this.listen(this.sentenceList, "click", (event) => this.clickSentence(event));
     this.listen(this.sentenceList, "keydown", (event) => this.moveInSentences(event));
     this.listen(this.bars, "click", (event) => {
@@ -75,28 +95,26 @@ export const sentencesPart = {
   buildRow({ unit, pieces, apart }) {
     const make = this.make.bind(this);
     const tokens = pieces.flatMap(([, own]) => own);
-    const row = { unit, pieces, tokens, open: unit === undefined, filled: false };
+    const row = { unit, pieces, tokens, open: unit === undefined, chips: null };
     row.number = make("span", { class: "number" });
     if (pieces.filter(([, own]) => own.length).length > 1 && !row.open) {
       row.button = make(
         "button",
         { type: "button", class: "opener", tabindex: -1, "aria-expanded": "false" },
-        make("span", { class: "arrow", "aria-hidden": "true" }),
         row.number,
       );
     }
     const whole = pieces.map(([text]) => text).join("");
     row.said = make("span", { class: "said" }, whole.trim() || this.chipText(whole));
-    row.chips = make("span", { class: "chips" });
     row.element = make(
       "li",
       { class: row.open ? "row open aside" : "row", "data-row": this.sentenceRows.length },
       row.button ?? make("span", { class: "opener" }, row.number),
-      make("p", { dir: "auto" }, row.said, row.chips),
+      make("p", { dir: "auto" }, row.said),
     );
     if (apart) row.element.classList.add("apart");
     this.sentenceRows.push(row);
-    return row.element;
+    return row;
   },
 
   // Sentences or tokens: all open, or none.
@@ -129,35 +147,32 @@ export const sentencesPart = {
     return group;
   },
 
-  rowOf(element) {
-    return this.sentenceRows[Number(element.dataset.row)];
-  },
-
   clickSentence(event) {
     const element = event.target.closest?.(".row");
-    const row = element && this.rowOf(element);
+    const row = element && this.sentenceRows[Number(element.dataset.row)];
     // A text that somebody selects, to copy it, stays as it is.
     if (!row?.button || this.document.getSelection()?.isCollapsed === false) return;
     this.openSentence(row, !row.open);
     this.enterRow(row);
-    if (row.open) this.fillRow(row);
+    this.paintRow(row);
   },
 
   moveInSentences(event) {
-    const rows = this.sentenceRows.filter((row) => row.button);
-    const at = rows.findIndex((row) => row.button === this.focused);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
-    if (at < 0 || to === undefined) return;
+    const at = this.openers.indexOf(this.entered);
+    const last = this.openers.length - 1;
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
     event.preventDefault();
-    const row = rows[Math.min(rows.length - 1, Math.max(0, to))];
+    const row = this.openers[Math.min(last, Math.max(0, to))];
     this.enterRow(row);
     row.button.focus();
   },
 
   // One of the rows is in the order of tabs.
   enterRow(row) {
-    for (const other of this.sentenceList.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    if (this.entered) this.entered.button.tabIndex = -1;
     row.button.tabIndex = 0;
+    this.entered = row;
   },
 
   goToSentence(unit) {
@@ -171,7 +186,7 @@ export const sentencesPart = {
     this.afterFrame("reveal", show);
     if (!row.button) return;
     this.openSentence(row, true);
-    this.fillRow(row);
+    this.paintRow(row);
     this.enterRow(row);
     row.button.focus({ preventScroll: true });
   },
@@ -188,11 +203,8 @@ export const sentencesPart = {
       button.setAttribute("aria-checked", String(on));
       button.tabIndex = on ? 0 : -1;
     }
-    for (const row of this.sentenceRows) {
-      if (!row.button || row.open === open) continue;
-      this.openSentence(row, open);
-      if (open && !row.filled) this.seen.observe(row.element);
-    }
+    for (const row of this.openers) if (row.open !== open) this.openSentence(row, open);
+    this.paintSeen();
   },
 
   // The scores of tokens and of units, and the largest of each outside of special tokens.
@@ -224,21 +236,13 @@ export const sentencesPart = {
     this.shownScores = shown;
     const { units, tokens, topUnit, topToken, signed, words } = shown;
     for (const row of this.sentenceRows) {
-      const score =
-        row.unit === undefined
-          ? row.tokens.reduce((sum, token) => sum + tokens[token], 0)
-          : units[row.unit];
-      row.number.textContent = row.tokens.length ? words(score, topUnit) : "";
-      if (row.unit !== undefined) {
-        const colour = shade(theme, topUnit > 0 ? score / topUnit : 0);
-        row.said.style.backgroundColor = colour.hex;
-        row.said.style.color = colour.ink;
-      }
-      // Tokens that are there already get their new colours when they are seen.
+      const sum = () => row.tokens.reduce((total, token) => total + tokens[token], 0);
+      row.score = row.unit === undefined ? sum() : units[row.unit];
+      const number = row.tokens.length ? words(row.score, topUnit) : "";
+      if (row.number.textContent !== number) row.number.textContent = number;
       row.stale = true;
-      this.seen.unobserve(row.element);
-      if (row.open || row.filled) this.seen.observe(row.element);
     }
+    this.paintSeen();
     this.drawBars(shown);
     const { name, parts } = this.data.sentences;
     // Each kind has a scale of its own: a sentence is a sum of many tokens.
@@ -309,32 +313,36 @@ export const sentencesPart = {
     return text.trim() ? text : text.replaceAll("\n", "\u21b5");
   },
 
-  // Make the tokens of a row, or give them their present colours.
-  fillRow(row) {
-    this.seen.unobserve(row.element);
-    if (row.filled && !row.stale) return;
+  // Colour what can be seen; the rest follows when it is scrolled to. Paper shows every sentence.
+  paintSeen() {
+    for (const { rows, seen } of this.blocks.values()) {
+      if (seen || this.printing) for (const row of rows) this.paintRow(row);
+    }
+  },
+
+  // Give a row the colours of its present scores, and make its tokens if it is open.
+  paintRow(row) {
+    const { topUnit } = this.shownScores;
+    if (row.stale && row.unit !== undefined) {
+      const colour = shade(this.theme, topUnit > 0 ? row.score / topUnit : 0);
+      row.said.style.backgroundColor = colour.hex;
+      row.said.style.color = colour.ink;
+    }
+    if (row.stale) {
+      row.chips?.remove();
+      row.chips = null;
+    }
     row.stale = false;
-    row.filled = true;
-    row.element.classList.add("filled");
-    row.chips.replaceChildren();
+    if (!row.open || row.chips || (this.printing && row.button)) return;
+    row.chips = this.make("span", { class: "chips" });
     const last = row.pieces.findLastIndex(([text]) => text.trim());
-    const fill = (from) => {
-      const to = from + MOST_AT_ONCE;
-      row.chips.append(
-        ...row.pieces.slice(from, to).flatMap(([text, tokens], i) => {
-          if (!tokens.length) return [text];
-          // A line that breaks within a sentence does so after its token.
-          const breaks =
-            !text.trim() && text.includes("\n") && from + i < last && row.unit !== undefined;
-          return breaks
-            ? [this.sentenceChip(text, tokens), "\n"]
-            : [this.sentenceChip(text, tokens)];
-        }),
-      );
-      if (to < row.pieces.length)
-        this.afterFrame(`fill ${row.element.dataset.row}`, () => fill(to));
-    };
-    fill(0);
+    row.pieces.forEach(([text, tokens], i) => {
+      row.chips.append(tokens.length ? this.sentenceChip(text, tokens) : text);
+      // A line that breaks within a sentence does so after its token.
+      const breaks = row.unit !== undefined && !text.trim() && text.includes("\n");
+      if (tokens.length && breaks && i < last) row.chips.append("\n");
+    });
+    row.said.after(row.chips);
   },
 
   sentenceChip(text, tokens) {
