@@ -167,7 +167,7 @@ class Page {
     // CLS, by whatever name. Other special tokens, as the mask, stand for something else.
     const whole = numbers.trace && !numbers.encoder && !numbers.causal && numbers.special[0];
     const special = whole && this.data.explanation.position === 0 ? this.name(0) : null;
-    return { special, relative: numbers.relative };
+    return { special, relative: numbers.relative, fixed: !numbers.trace };
   }
 
   id(name) {

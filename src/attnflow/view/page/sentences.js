@@ -151,7 +151,9 @@ export const sentencesPart = {
     const element = event.target.closest?.(".row");
     const row = element && this.sentenceRows[Number(element.dataset.row)];
     // A text that somebody selects, to copy it, stays as it is.
-    if (!row?.button || this.document.getSelection()?.isCollapsed === false) return;
+    const selected = this.document.getSelection()?.isCollapsed === false;
+    const onButton = event.target.closest("button");
+    if (!row?.button || (!onButton && (selected || event.detail > 1))) return;
     this.openSentence(row, !row.open);
     this.enterRow(row);
     this.paintRow(row);
