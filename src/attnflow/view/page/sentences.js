@@ -8,7 +8,7 @@ import { formatAmong, formatScore } from "./prose.js";
 // How many sentences are listed as bars, the largest first.
 const MOST_BARS = 12;
 // How many rows the browser lays out, and this page colours, together.
-const BLOCK = 16;
+const BLOCK = 8;
 
 const capital = (name) => name[0].toUpperCase() + name.slice(1);
 
@@ -112,7 +112,8 @@ export const sentencesPart = {
       row.button ?? make("span", { class: "opener" }, row.number),
       make("p", { dir: "auto" }, row.said),
     );
-    if (apart) row.element.classList.add("apart");
+    row.element.classList.toggle("opens", Boolean(row.button));
+    row.element.classList.toggle("apart", Boolean(apart));
     this.sentenceRows.push(row);
     return row;
   },
