@@ -1,8 +1,9 @@
-"""Measures the response times of the page, for 512 tokens and 12 layers.
+"""Measures the response times of the page: 512 tokens and 12 layers, and a text of 8,192 tokens.
 
 Run it as: python docs/interactions.py
 It needs Playwright, Debian's chromium (or the browser in the environment variable CHROMIUM) and the
-MiniLM encoder, whose six layers are used twice. It prints a Markdown table.
+MiniLM encoder, whose six layers are used twice. The long text is the same one sixteen times, with
+30 layers and without a trace. It prints Markdown tables.
 
 Clicks and key presses are measured by the browser's Event Timing: from the event to the next frame
 that shows its effect. Pointer moves are also measured from the event to the next frame. The graph,
@@ -35,12 +36,17 @@ window.answered = 0;
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) window.noted.push([entry.startTime, entry.duration]);
 }).observe({ type: "event", durationThreshold: 16, buffered: false });
-new MutationObserver(() => { window.drawn = performance.now(); })
-  .observe(document.querySelector(".graph"), { childList: true });
+const graph = document.querySelector(".graph");
+if (graph) {
+  new MutationObserver(() => { window.drawn = performance.now(); })
+    .observe(graph, { childList: true });
+}
 const findings = document.querySelector(".findings");
-new MutationObserver(() => {
-  if (!findings.textContent.includes("Being computed")) window.answered = performance.now();
-}).observe(findings, { childList: true });
+if (findings) {
+  new MutationObserver(() => {
+    if (!findings.textContent.includes("Being computed")) window.answered = performance.now();
+  }).observe(findings, { childList: true });
+}
 """
 
 # Moves the pointer to a place, and resolves after the next frame.
@@ -95,6 +101,34 @@ def twice(explanation: Explanation) -> Explanation:
     )
 
 
+def repeated(explanation: Explanation, times: int = 16, layers: int = 30) -> Explanation:
+    """Return contributions to the text of an explanation, many times over, without a trace."""
+    step = len(explanation.text) + 2
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(layers, times * len(explanation.tokens))) ** 3
+    return Explanation(
+        method="contribution",
+        layer=1,
+        position=0,
+        model=explanation.model,
+        task="classification",
+        target="the answer",
+        value=float(scores[0].sum()),
+        bias=0.0,
+        text="\n\n".join([explanation.text] * times),
+        tokens=explanation.tokens * times,
+        scores=scores[0],
+        layer_scores=scores,
+        special=explanation.special * times,
+        spans=[
+            None if span is None else (span[0] + i * step, span[1] + i * step)
+            for i in range(times)
+            for span in explanation.spans
+        ],
+        options=explanation.options,
+    )
+
+
 class Bench:
     """A page, and the measurements made on it."""
 
@@ -107,15 +141,17 @@ class Bench:
         """Repeat an interaction, and record how long each repetition took."""
         shown, drawn, answered = [], [], []
         for number in range(REPEATS):
-            self.page.evaluate(
-                "() => { window.noted = []; window.drawn = 0; window.answered = 0; }"
+            # The end of what was done before may come with the next frame, and does not count.
+            begun = self.page.evaluate(
+                "() => { window.noted = []; window.drawn = 0; window.answered = 0;"
+                " return performance.now(); }"
             )
             act(number)
             self.page.wait_for_timeout(settle)
             # Polled from here: the page's content security policy forbids evaluating code in it.
-            while "Being computed" in self.page.locator(".findings").inner_text():
+            while "Being computed" in (self.page.locator("main").text_content() or ""):
                 self.page.wait_for_timeout(100)
-            noted = self.page.evaluate("window.noted")
+            noted = [entry for entry in self.page.evaluate("window.noted") if entry[0] >= begun]
             # Event Timing does not report events shorter than 16 ms.
             shown.append(max((duration for _, duration in noted), default=16))
             finished = self.page.evaluate("window.drawn")
@@ -197,6 +233,27 @@ def long_text(bench: Bench) -> None:
     bench.point("point at the graph", ".graph svg", places)
 
 
+def by_sentence(bench: Bench) -> None:
+    """Open and close the sentences of a long text."""
+    page = bench.page
+    row = page.locator(".row button")
+    row.nth(20).click()
+    bench.measure("open or close a sentence", lambda n: row.nth(20 + n).click())
+    bench.measure("open a sentence by a key", lambda _: page.keyboard.press("Enter"))
+    bench.measure("move to the next sentence by a key", lambda _: page.keyboard.press("ArrowDown"))
+    bench.measure("go from a bar to its sentence", lambda n: page.locator(".top").nth(n).click())
+    tokens = page.locator("[data-show-units=tokens]")
+    sentences = page.locator("[data-show-units=sentences]")
+    bench.measure("open or close all", lambda n: (sentences if n % 2 else tokens).click())
+    tokens.click()
+    bench.measure("scroll by a screen, all open", lambda _: row.nth(20).press("PageDown"))
+    bench.measure(
+        "switch the theme, all open",
+        lambda n: page.locator(f"[data-theme-choice={'light' if n % 2 else 'dark'}]").click(),
+    )
+    bench.measure("save as JSON", lambda _: page.locator("[data-save=json]").click())
+
+
 def with_heads(bench: Bench) -> None:
     """Select each head on a page that has heads."""
     head = bench.page.locator("select")
@@ -217,7 +274,8 @@ def main() -> None:
         # Containers run as root, where Chromium's sandbox does not work.
         playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
     ):
-        for explanation, use in ((long, long_text), (heads, with_heads)):
+        uses = ((long, long_text), (heads, with_heads), (repeated(long), by_sentence))
+        for explanation, use in uses:
             path = Path(temporary) / "page.html"
             explanation.save(path)
             with browser.new_context(viewport={"width": 1280, "height": 900}) as context:

@@ -558,8 +558,9 @@ class Explanation:
     def show(self, file: TextIO | None = None) -> None:
         """Print the text with its tokens shaded, the highest scores, and the prediction.
 
-        On a terminal the output has colours, unless NO_COLOR is set; any other stream gets plain
-        text. Without `file`, a notebook displays the explanation's widget or HTML instead.
+        Of a long text only the sentences with the largest scores are printed, a line each. On a
+        terminal the output has colours, unless NO_COLOR is set; any other stream gets plain text.
+        Without `file`, a notebook displays the explanation's widget or HTML instead.
 
         Args:
             file: The text stream to print to. None means standard output.
@@ -568,6 +569,8 @@ class Explanation:
 
     def plot(self, ax: Any = None) -> "tuple[Figure, Axes]":
         """Draw the scores of every layer over the tokens, or over an image's patches.
+
+        Of a long text, the sentences with the largest scores are drawn.
 
         Args:
             ax: Axes of matplotlib to draw into. None makes a figure of a suitable size.
@@ -586,7 +589,8 @@ class Explanation:
 
         With a trace the page shows raw attention, rollout and flow for every layer and position,
         the graph, and what limits a flow. Without a trace it shows the scores of the explanation.
-        Contributions come first, with what they add up to and the check.
+        Contributions come first, with what they add up to and the check. A long text is shown by
+        its sentences, which open to show their tokens.
 
         Returns:
             A self-contained HTML document that makes no network request. Tokens are shown as text,

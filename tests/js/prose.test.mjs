@@ -3,6 +3,7 @@ import { test } from "node:test";
 import {
   cutSentence,
   describePrediction,
+  formatAmong,
   formatScore,
   formatShare,
   formatSigned,
@@ -30,6 +31,14 @@ test("numbers are written in three digits", () => {
 
 test("a number may have its sign", () => {
   assert.deepEqual([0, 1, -0.5694].map(formatSigned), ["0", "+1.00", "-0.569"]);
+});
+
+test("a contribution has as many digits as the largest beside it needs", () => {
+  const shown = (largest, ...scores) => scores.map((score) => formatAmong(score, largest));
+  assert.deepEqual(shown(3.2, 1.5, -0.25, 0, -0.001), ["+1.50", "-0.25", "0.00", "0.00"]);
+  assert.deepEqual(shown(0.5, 0.25, -0.25), ["+0.250", "-0.250"]);
+  assert.deepEqual(shown(0, 0), ["0.00"]);
+  assert.deepEqual(shown(2e6, 1.5e6, -3), ["+1.50e+6", "-3.00e+0"]);
 });
 
 test("a share is never rounded to all or nothing", () => {

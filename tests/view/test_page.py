@@ -26,76 +26,10 @@ from attnflow.flow import flow_bound
 from attnflow.trace import Trace
 from attnflow.view.page import page, script
 from tests.support import ROOT
+from tests.support.browser import Shown
 from tests.support.pages import HOSTILE, attention_of, contribute, explain, translate
 
 JS = ROOT / "tests" / "js"
-
-
-# ---- The browser ---------------------------------------------------------------------------------
-
-
-class Shown:
-    """A page in the browser, and what it complained about and asked for."""
-
-    def __init__(self, page, path):
-        self.page = page
-        self.path = path
-        self.complaints = []
-        self.requests = []
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        page.on("request", lambda request: self.requests.append(request.url))
-
-    def ready(self):
-        self.page.locator("main[data-flow=done]").wait_for()
-        return self
-
-    def data(self, name):
-        return self.page.locator("main").get_attribute(f"data-{name}")
-
-    def settle(self, **state):
-        """Wait until the page shows a state."""
-        wanted = "".join(f"[data-{name}='{value}']" for name, value in state.items())
-        self.page.locator(f"main{wanted}[data-flow=done]").wait_for()
-
-    def table(self):
-        """Return the numbers of the page's table, a row a token."""
-        details = self.page.locator("details.numbers")
-        if details.get_attribute("open") is None:
-            details.locator("summary").click()
-        details.locator("tbody tr").first.wait_for()
-        rows = details.locator("tbody").evaluate(
-            "body => Array.from(body.rows, row => "
-            "Array.from(row.querySelectorAll('td'), cell => Number(cell.textContent)))"
-        )
-        return np.array(rows)
-
-
-@pytest.fixture
-def show(browser, tmp_path):
-    contexts, every = [], []
-
-    def open_page(explanation, *, width=1100, height=900, scripts=True, **options):
-        path = tmp_path / f"page{len(contexts)}.html"
-        explanation.save(path)
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, java_script_enabled=scripts, **options
-        )
-        contexts.append(context)
-        shown = Shown(context.new_page(), path)
-        every.append(shown)
-        shown.page.goto(path.as_uri())
-        return shown.ready() if scripts else shown
-
-    yield open_page
-    for shown in every:
-        assert shown.complaints == []
-        assert set(shown.requests) <= {shown.path.as_uri()} | {
-            url for url in shown.requests if url.startswith("blob:")
-        }
-    for context in contexts:
-        context.close()
 
 
 # ---- What it shows -------------------------------------------------------------------------------

@@ -417,12 +417,12 @@ def test_few_and_many_tokens_fit(count, width):
     written = ESCAPE.sub("", on_terminal(explanation, width))
     for shown in (written, plain(explanation, width=width)):
         assert max(len(line) for line in shown.splitlines()) <= width
-        assert shown.count("word") >= count
+        # A long text is not printed as a whole.
+        assert shown.count("word") >= (4 if count == 500 else count)
         rows = [line for line in shown.splitlines() if set(line) & set(BLOCKS)]
         # Without text, the bars are those of the special tokens.
-        assert len(rows) == (min(count, 8) or 2)
-    if count == 500:
-        assert re.search(r"492 more tokens.*4\.930", " ".join(written.split()))
+        assert len(rows) == (4 if count == 500 else min(count, 8) or 2)
+        assert len(shown.splitlines()) < 40
 
 
 def test_no_tokens_at_all_are_said_to_be_none():

@@ -17,8 +17,9 @@ from attnflow.explanation import Explanation
 from attnflow.graph import AttentionGraph
 from attnflow.tokens import Tokens
 from attnflow.view import theme
-from attnflow.view.captions import METHOD_NAMES, addition, format_score, title
+from attnflow.view.captions import METHOD_NAMES, addition, counted, format_score, title
 from attnflow.view.pieces import has_sign, headed, labels
+from attnflow.view.sentences import is_long, largest, sentences, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 LABEL_ROOM: Final = 10.5
 # Up to this many tokens, bars are horizontal, with a label each; more are vertical.
 HORIZONTAL_BARS: Final = 40
+# Of a long text, this many sentences are drawn, with this many characters of each.
+MOST_SENTENCES: Final = 24
+SENTENCE_LABEL: Final = 64
 # More edges than this cannot be told apart, and make a large file.
 MOST_EDGES: Final = 3000
 # With many tokens, this many edges per layer can still be told apart.
@@ -44,8 +48,9 @@ RESIDUALS_SEEN: Final = 40
 def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """Draw the scores of every layer over the tokens, or of one layer over an image's patches.
 
-    Of an image with a text, the text is drawn beside the patches; into axes that are given, the
-    patches alone.
+    Of a long text, the 24 sentences with the largest scores are drawn, a row each, with a column
+    for each layer. Of an image with a text, the text is drawn beside the patches; into axes that
+    are given, the patches alone.
 
     Special tokens often score far above all others. The colours are scaled to the other tokens, and
     a special token above that has the scale's last colour. Contributions are blue where they speak
@@ -63,6 +68,8 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
         MissingExtraError: If matplotlib is not installed.
     """
     signed = has_sign(explanation)
+    if is_long(explanation):
+        return _sentence_map(explanation, ax)
     if explanation.grid is None:
         usual = explanation.scores[~np.array(explanation.special, dtype=bool)]
         figure, ax = layer_map(
@@ -105,6 +112,47 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
             ax=beside,
         )
     return figure, ax
+
+
+def _sentence_map(explanation: Explanation, ax: Any) -> "tuple[Figure, Axes]":
+    """Draw the largest sentences of a long text, a row each, over the layers."""
+    shown, left_out = _largest(explanation)
+    signed, values = has_sign(explanation), shown.layer_scores.T
+    rows, columns = values.shape
+    width = np.clip(0.24 * columns, 1.0, 7.0) + 0.063 * _longest(shown.tokens) + 1.2
+    figure, ax = theme.axes_of(ax, width, 0.22 * rows + 1.1)
+    sizes = abs(values) if signed else values
+    top = _top(abs(shown.scores), sizes) if signed else _top(sizes)
+    image = _cells(ax, values, top, signed=signed, aspect="auto")
+    if columns <= 60:
+        _rule(ax, rows, columns, 0.6)
+    names = [theme.label(name, SENTENCE_LABEL) for name in shown.tokens]
+    theme.set_ticks(ax.yaxis, range(rows), names)
+    ax.tick_params(axis="y", length=0)
+    room = theme.points(ax)[0] * LABEL_ROOM / 18.0
+    _layer_ticks(ax.xaxis, range(1, columns + 1), room, offset=-1, bold=explanation.layer)
+    if signed:
+        theme.put_text(ax.xaxis.label, "entering layer", theme.SMALL_SIZE)
+    theme.set_title(ax, title(explanation))
+    theme.set_footer(ax, "\n".join(filter(None, [left_out, _below(explanation)])))
+    add_colour_bar(figure, image, ax, "contribution" if signed else "score")
+    return figure, ax
+
+
+def _largest(explanation: Explanation) -> tuple[Explanation, str]:
+    """Return the largest sentences of a long text, and a line that says what is left out."""
+    every = sentences(explanation)[0]
+    shown = largest(every, MOST_SENTENCES)
+    count = len(every.tokens) - sum(every.special)
+    told = counted(count, units(every).removesuffix("s"))
+    order = "in the order of the text"
+    if len(shown.tokens) < count:
+        return shown, f"The {len(shown.tokens)} of {told} with the largest scores, {order}."
+    return shown, f"{told}, {order}."
+
+
+def _longest(names: Sequence[str]) -> int:
+    return min(SENTENCE_LABEL, max(map(len, names), default=1))
 
 
 def layer_map(
@@ -320,7 +368,8 @@ def _layered(
 def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """Draw the scores of one layer as bars, one for each token, in the order of the text.
 
-    Up to 40 tokens all have a name beside their bar. With more, only the highest have. The bar of a
+    Of a long text, they are the 24 sentences with the largest scores. Up to 40 tokens all have a
+    name beside their bar. With more, only the highest have. The bar of a
     special token that scores higher than all others is cut off at the edge, with its score written
     there.
 
@@ -335,6 +384,10 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
         OptionError: If there are no tokens.
         MissingExtraError: If matplotlib is not installed.
     """
+    whole, left_out, most = explanation, "", 24
+    if is_long(explanation):
+        explanation, left_out = _largest(explanation)
+        most = SENTENCE_LABEL
     scores = explanation.scores
     count = len(scores)
     if count == 0:
@@ -348,7 +401,8 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     lowest = max(lowest, -limit) if signed else lowest
     horizontal = count <= HORIZONTAL_BARS
     if horizontal:
-        figure, ax = theme.axes_of(ax, 4.6, 0.19 * count + 0.8 + 0.35 * signed)
+        width = 4.6 if most == 24 else 3.6 + 0.063 * _longest(explanation.tokens)
+        figure, ax = theme.axes_of(ax, width, 0.19 * count + 0.8 + 0.35 * signed)
     else:
         figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9 + 0.3 * signed)
     colour = theme.FOR if signed else theme.style_of(explanation.method).colour
@@ -358,9 +412,10 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     hatches = ["//////" if signed and score < 0 else "" for score in scores]
     look = {"color": colours, "linewidth": 0, "hatch": hatches, "edgecolor": "white"}
     shown = explanation.pieces
-    names = [theme.label(name) for name in headed(shown, labels(shown))]
-    largest = max(top, -float(scores.min()))
-    numbers = [format_score(float(score), largest, signed=signed) for score in scores]
+    named = explanation.tokens if left_out else headed(shown, labels(shown))
+    names = [theme.label(name, most) for name in named]
+    limits = max(top, -float(scores.min()))
+    numbers = [format_score(float(score), limits, signed=signed) for score in scores]
     clipped = np.clip(scores, lowest, limit)
     beyond = (scores > limit) | (scores < lowest)
     if horizontal:
@@ -402,8 +457,8 @@ def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]
     axis = ax.xaxis if horizontal else ax.yaxis
     theme.put_text(axis.label, "contribution" if signed else "score", theme.TEXT_SIZE)
     _few_ticks(axis)
-    theme.set_title(ax, title(explanation))
-    theme.set_footer(ax, _below(explanation))
+    theme.set_title(ax, title(whole))
+    theme.set_footer(ax, "\n".join(filter(None, [left_out, _below(whole)])))
     return figure, ax
 
 

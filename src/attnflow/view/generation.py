@@ -18,6 +18,7 @@ from attnflow.view import captions, notebook, terminal
 from attnflow.view import page as explanation_page
 from attnflow.view.document import asset, document
 from attnflow.view.pieces import has_sign, labels, pieces, shades
+from attnflow.view.sentences import is_long, sentences, units
 from attnflow.view.stream import console_for, encoding_of, width_of
 from attnflow.view.text import cells, escaped, shorten, visible, wrap
 
@@ -223,7 +224,7 @@ def render_plain(generation: Generation, *, width: int = 80, encoding: str = "ut
     blocks = [
         paragraph(title(generation)),
         paragraph(f"Prompt: {generation.prompt.rstrip()}", line_breaks=True)
-        if generation.prompt
+        if generation.prompt and not is_long(sources(generation))
         else [],
         paragraph(f"Answer: {generation.text.strip()}", line_breaks=True),
         [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
@@ -266,8 +267,11 @@ def render(
     lines: list[Any] = [
         indented((shown(title(generation)), "bold")),
         Text(),
-        terminal.shaded(prompt, margin, encoding, colour=colour),
-        Text(),
+        *(
+            []
+            if is_long(prompt)
+            else [terminal.shaded(prompt, margin, encoding, colour=colour), Text()]
+        ),
         indented((shown(generation.text.strip(), line_breaks=True), "bold")),
         Text(),
         *terminal.bars(folded(generation), room, margin, encoding),
@@ -374,8 +378,8 @@ def _sections(generation: Generation, whole: Explanation) -> Iterator[str]:
 
 
 def _shaded(generation: Generation) -> str:
-    """Return the prompt with its tokens shaded."""
-    prompt = sources(generation)
+    """Return the prompt with its tokens shaded, or the sentences of a long one."""
+    prompt = _by_sentence(sources(generation))
     shown = pieces(prompt.pieces)
     largest = float(abs(prompt.scores).max(initial=0.0))
     found = []
@@ -391,8 +395,13 @@ def _shaded(generation: Generation) -> str:
     return "".join(found)
 
 
+def _by_sentence(explanation: Explanation) -> Explanation:
+    return sentences(explanation)[0] if is_long(explanation) else explanation
+
+
 def _source_table(explanation: Explanation) -> str:
     """Return the largest sources of the whole answer as a table."""
+    explanation = _by_sentence(explanation)
     scores, names = explanation.scores, labels(explanation.pieces)
     largest = float(abs(scores).max(initial=0.0))
     signed = has_sign(explanation)
@@ -400,7 +409,11 @@ def _source_table(explanation: Explanation) -> str:
     # Special tokens, which say little to a reader, are in the sum below.
     order = [i for i in ranked if not explanation.special[i]] or ranked
     roles = [_role(explanation, i) for i in range(len(names))]
-    heads = "<th>token</th>" + ("<th>part</th>" if any(roles) else "") + "<th>score</th>"
+    heads = (
+        f"<th>{units(explanation).removesuffix('s')}</th>"
+        + ("<th>part</th>" if any(roles) else "")
+        + "<th>score</th>"
+    )
     rows = [
         f'<tr><th scope="row">{escaped(names[i])}</th>'
         + (f"<td>{escaped(roles[i])}</td>" if any(roles) else "")

@@ -17,6 +17,7 @@ from attnflow.view.captions import (
     verdict,
 )
 from attnflow.view.pieces import has_sign, pieces, shades
+from attnflow.view.sentences import is_long, sentences
 from attnflow.view.text import escaped
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ def inline_html(explanation: Explanation) -> str:
         One ``div`` with inline styles and no script. Its colours are translucent, so it is legible
         on light and dark pages.
     """
+    whole = explanation
+    if is_long(explanation):
+        # Thousands of tokens, each with its style, would slow the notebook down.
+        explanation = sentences(explanation)[0]
     shown = pieces(explanation.pieces)
     signed = has_sign(explanation)
     largest = float((abs(explanation.scores) if signed else explanation.scores).max(initial=0.0))
@@ -107,11 +112,11 @@ def inline_html(explanation: Explanation) -> str:
             style += ";text-decoration:underline" if shade < 0 else ""
         spans.append(f'<span style="{style}" title="{score}">{text}</span>')
     comma = "" if signed else ","
-    facts = [("Sum", addition(explanation)), *answers(explanation)]
-    how = reading(explanation) + (" Those are underlined." if signed else "")
-    checked = verdict(explanation)
+    facts = [("Sum", addition(whole)), *answers(whole)]
+    how = reading(whole) + (" Those are underlined." if signed else "")
+    checked = verdict(whole)
     blocks = [
-        f"<b>{METHOD_NAMES[explanation.method]}</b>{comma} {escaped(headline(explanation))}",
+        f"<b>{METHOD_NAMES[explanation.method]}</b>{comma} {escaped(headline(whole))}",
         f'<div dir="auto" style="white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.8;'
         f'margin:0.5em 0">{"".join(spans)}</div>',
         *(f"<div>{name}: <b>{escaped(value)}</b></div>" for name, value in facts if value),

@@ -1,6 +1,7 @@
 """An explanation in the terminal: the shaded text, the highest tokens, and the prediction.
 
-With rich on a terminal, tokens are shaded. Other streams get the same as plain text.
+With rich on a terminal, tokens are shaded. Other streams get the same as plain text. Of a long text
+only the sentences with the largest scores are printed, a line each.
 """
 
 import sys
@@ -13,6 +14,7 @@ from attnflow.view.captions import (
     METHOD_NAMES,
     addition,
     answers,
+    counted,
     format_score,
     headline,
     reading,
@@ -20,6 +22,7 @@ from attnflow.view.captions import (
     verdict,
 )
 from attnflow.view.pieces import has_sign, labels, pieces, shades
+from attnflow.view.sentences import WORDS, is_long, sentences, units
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
 from attnflow.view.text import cells, encodable, shorten, visible, wrap
 
@@ -31,8 +34,14 @@ if TYPE_CHECKING:
 BARS = 8
 """How many of the highest tokens get a bar."""
 
+BARS_OF_LONG = 12
+"""The same of the sentences of a long text."""
+
 WIDEST = 100
 """The longest line in cells, however wide the terminal."""
+
+WIDEST_OF_LONG = 160
+"""The same where sentences are listed, many of which are longer."""
 
 WIDEST_BAR = 32
 """The longest bar, in cells."""
@@ -71,7 +80,7 @@ def show(explanation: Explanation, file: TextIO | None = None) -> None:
         content = render(
             explanation, width=console.width, encoding=encoding, colour=not console.no_color
         )
-        console.print(content, width=min(console.width, WIDEST))
+        console.print(content, width=_width(explanation, console.width))
 
 
 def render(
@@ -93,7 +102,7 @@ def render(
     from rich.style import Style
     from rich.text import Text
 
-    width = min(width, WIDEST)
+    width, long = _width(explanation, width), is_long(explanation)
     margin = 2 if width >= 20 else 0
     sign = has_sign(explanation)
 
@@ -111,8 +120,7 @@ def render(
     lines: list[Any] = [
         indented(heading),
         Text(),
-        shaded(explanation, margin, encoding, colour=colour),
-        Text(),
+        *([] if long else [shaded(explanation, margin, encoding, colour=colour), Text()]),
         *bars(explanation, width - 2 * margin, margin, encoding),
     ]
     lines.append(Text())
@@ -123,7 +131,9 @@ def render(
     ]
     lines += [*facts, Text()] if facts else []
     how = shown(reading(explanation), "dim")
-    if colour:
+    if long:
+        pass  # nothing is shaded
+    elif colour:
         first, low, high = (-9, "against", "for") if sign else (0, "low", "high")
         steps = [(" ", Style(bgcolor=colours(step / 9)[0])) for step in range(first, 10, 1 + sign)]
         how = Text.assemble((f"{low} ", "dim"), *steps, (f" {high}  ", "dim"), how)
@@ -132,7 +142,7 @@ def render(
             f" Bold tokens have at least half of the {'largest' if sign else 'highest'} score.",
             "dim",
         )
-    if sign:
+    if sign and not long:
         how.append(" Those are underlined.", "dim")
     lines.append(indented(how))
     if explanation.check is not None:
@@ -208,7 +218,7 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
     Returns:
         Lines of text.
     """
-    width = min(width, WIDEST)
+    width, long, shown = _width(explanation, width), is_long(explanation), explanation.pieces
     margin = "  " if width >= 20 else ""
     room = max(1, width - len(margin))
 
@@ -220,7 +230,7 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
     drawn = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
     blocks = [
         paragraph(title(explanation)),
-        paragraph("".join(piece.text for piece in pieces(explanation.pieces)), line_breaks=True),
+        paragraph("" if long else "".join(piece.text for piece in pieces(shown)), line_breaks=True),
         drawn + [line for remark in remarks for line in paragraph(remark)],
         paragraph(f"Sum: {addition(explanation)}") if has_sign(explanation) else [],
         [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
@@ -266,8 +276,8 @@ def chart(
 ) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return the padded label, number and bar of the highest tokens, and what is not shown.
 
-    Where scores have a sign, the highest are the largest of either sign, and the bars of those
-    below 0 reach to the left.
+    Of a long text they are those of sentences. Where scores have a sign, the highest are the
+    largest of either sign, and the bars of those below 0 reach to the left.
 
     Args:
         explanation: The explanation.
@@ -275,21 +285,25 @@ def chart(
         encoding: The encoding that the text will be written in.
         measure: Returns how many cells a text takes.
     """
-    signed = has_sign(explanation)
+    signed, most = has_sign(explanation), BARS
+    if is_long(explanation):
+        explanation, most = sentences(explanation)[0], BARS_OF_LONG
+    unit = units(explanation)
     names = [_label(name, encoding) for name in labels(explanation.pieces)]
     scores: list[float] = explanation.scores.tolist()
     ranks = abs(explanation.scores) if signed else explanation.scores
     order = (-ranks).argsort(kind="stable").tolist()
     special = [i for i in order if explanation.special[i]]
     usual = [i for i in order if not explanation.special[i]] or special
-    best = usual[:BARS]
+    best = usual[:most]
     if not best:
         return [], ["There are no tokens."]
     magnitude = max(abs(scores[i]) for i in best)
     numbers = [format_score(scores[i], magnitude, signed=signed) for i in best]
     digits = max(len(number) for number in numbers)
     free = width - digits - 4
-    label_width = max(1, min(max(measure(names[i]) for i in best), max(free // 2, 8), free))
+    room = free // 2 if unit in WORDS else free - free // 4
+    label_width = max(1, min(max(measure(names[i]) for i in best), max(room, 8), free))
     bar_width = min(WIDEST_BAR, free - label_width)
     above = max(0.0, *(scores[i] for i in best))
     below = max(0.0, *(-scores[i] for i in best)) if signed else 0.0
@@ -311,9 +325,9 @@ def chart(
     remarks = []
     if len(usual) > len(best):
         rest = len(usual) - len(best)
-        score = abs(scores[usual[BARS]]) if signed else scores[usual[BARS]]
+        score = abs(scores[usual[most]]) if signed else scores[usual[most]]
         number = format_score(score, magnitude, signed=signed).lstrip("+")
-        what = "1 more token" if rest == 1 else f"{rest} more tokens"
+        what = counted(rest, f"more {unit.removesuffix('s')}")
         size = " in size" if signed else ""
         each = "" if rest == 1 else " each"
         remarks.append(f"{what}, {number} or less{size}{each}")
@@ -323,7 +337,13 @@ def chart(
         )
         more = f" and {len(special) - 4} more" if len(special) > 4 else ""
         remarks.append(f"special tokens: {listed}{more}")
+    if most == BARS_OF_LONG:
+        remarks.append("the text itself is not shown here; a page (.html) shows all of it")
     return rows, remarks
+
+
+def _width(explanation: Explanation, width: int) -> int:
+    return min(width, WIDEST_OF_LONG if is_long(explanation) else WIDEST)
 
 
 def _label(name: str, encoding: str) -> str:

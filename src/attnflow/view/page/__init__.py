@@ -5,18 +5,24 @@ weights, `graph.js` and `flow.js` compute with them, `numbers.js` caches the res
 describes them, and `colour.js`, `scene.js`, `heat.js` and `layered.js` draw them. `page.js` shows
 everything in an element, with `controls.js`, `text.js`, `words.js`, `heatmap.js`, `tracing.js` and
 `files.js` for its parts, whose elements `element.js` makes. `contribution.js` shows contributions
-above all else. There is no build step: `script` concatenates the modules.
+above all else, and `sentences.js` a long text by its sentences. There is no build step: `script`
+concatenates the modules.
 """
 
 import base64
+import zlib
 from collections.abc import Collection
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.explanation import Explanation
 from attnflow.tokens import Tokens
 from attnflow.view import captions
 from attnflow.view.document import asset, data_element, direction, document, inlined, start
 from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
+from attnflow.view.sentences import is_long, largest, rows, sentences, units
 from attnflow.view.text import escaped, visible
 
 __all__ = ["data", "first_choices", "page", "script", "style"]
@@ -54,12 +60,18 @@ def data(explanation: Explanation) -> dict[str, Any]:
         explanation: The explanation.
 
     Returns:
-        What JSON can hold: the explanation, its trace, the labels of its tokens, and the text
-        divided into them; for contributions, what is shown of them; and what is chosen at first.
+        What JSON can hold: the explanation, the scores of its layers packed; its trace; the labels
+        of its tokens, and the text divided into them, or of the sentences of a long text without a
+        trace; for contributions, what is shown of them; the rows of a long text; and what is chosen
+        at first.
     """
     trace = explanation.trace
     # The tokens that the model was given. The explanation may have left out or summed some.
     shown = explanation.pieces
+    # With a trace, the text is where a position is chosen, token by token.
+    by_sentence = is_long(explanation) and (trace is None or has_sign(explanation))
+    if by_sentence and trace is None:
+        shown = sentences(explanation)[0].pieces
     if trace is not None:
         shown = Tokens(
             explanation.text, trace.tokens, trace.spans, trace.special, explanation.segments
@@ -67,7 +79,10 @@ def data(explanation: Explanation) -> dict[str, Any]:
     patches = () if explanation.grid is None else shown.patches
     picture = explanation.picture
     return {
-        "explanation": explanation.to_dict(),
+        "explanation": {
+            **explanation.to_dict(),
+            "layer_scores": _packed(explanation.layer_scores),
+        },
         "model": explanation.model,
         "classes": captions.class_names(explanation),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
@@ -82,6 +97,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "direction": direction(explanation.text),
         "saved": _saved(explanation),
         "contribution": _contribution(explanation) if has_sign(explanation) else None,
+        "sentences": _sentences(explanation) if by_sentence else None,
         "verdict": captions.verdict(explanation),
         "first": first_choices(explanation),
     }
@@ -114,40 +130,69 @@ def _parts(tokens: Tokens, patches: Collection[int]) -> list[Piece]:
     return found
 
 
+def _packed(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return numbers as the page stores them: exact, and in a third of the room of decimals.
+
+    The first bytes of all numbers come first, then the second, and so on: those that say how large
+    a number is are much alike, and compress well.
+    """
+    octets = np.ascontiguousarray(values, dtype="<f8").view(np.uint8).reshape(-1, 8)
+    packed = base64.b64encode(zlib.compress(octets.T.tobytes(), 6)).decode("ascii")
+    return {"shape": list(values.shape), "packed": packed}
+
+
+def _sentences(explanation: Explanation) -> dict[str, Any]:
+    """Return the rows of a long text, and for each of its units the tokens that it is made of."""
+    by_unit, groups = sentences(explanation)
+    position = explanation.position
+    known = captions.has_all_tokens(explanation) and position < len(explanation.tokens)
+    name = labels(explanation.pieces)[position] if known else ""
+    return {
+        "name": units(by_unit),
+        "parts": units(explanation),
+        "groups": groups,
+        "rows": rows(explanation.pieces, groups),
+        # A line break, with which a chat often ends, has no name that says anything.
+        "position": None if name[:1].isspace() else visible(name) or None,
+    }
+
+
 def _contribution(explanation: Explanation) -> dict[str, Any]:
     """Return what is shown of contributions: words, the text with its shades, and a row a token.
 
     A piece is its text, its share of the largest score from -1 to 1, and its score in words; both
     are None between tokens, and the share of special tokens is. The name of a segment has True
-    after these, and a patch False and True.
+    after these, and a patch False and True. A long text has a row a sentence, and no pieces.
     """
-    scores, patches = explanation.scores, set(explanation.patches)
+    whole, unit, patches = explanation, "token", set(explanation.patches)
+    shown = [] if is_long(explanation) else _parts(explanation.pieces, patches)
+    if is_long(explanation):
+        explanation = sentences(explanation)[0]
+        unit = units(explanation).removesuffix("s")
+    scores = explanation.scores
     largest = float(abs(scores).max(initial=0.0))
-    shown = _parts(explanation.pieces, patches)
 
     def score(value: float) -> str:
         return captions.format_score(float(value), largest, signed=True)
 
     order = (-abs(scores)).argsort(kind="stable").tolist()[:MOST_ROWS]
     names = labels(explanation.pieces)
-    rows = [
+    bars = [
         [visible(names[i], line_breaks=False), float(scores[i]), score(scores[i])] for i in order
     ]
     rest = len(scores) - len(order)
     if rest:
         others = float(scores.sum() - scores[order].sum())
-        rows.append(
-            [f"{rest} other tokens" if rest > 1 else "1 other token", others, score(others)]
-        )
+        bars.append([captions.counted(rest, f"other {unit}"), others, score(others)])
     if explanation.bias is not None:
-        rows.append(["biases of the model", explanation.bias, score(explanation.bias)])
-    target, contrast = captions.answer_name(explanation), captions.contrast_name(explanation)
+        bars.append(["biases of the model", explanation.bias, score(explanation.bias)])
+    target, contrast = captions.answer_name(whole), captions.contrast_name(whole)
     return {
         "title": f"Why {target}, {contrast}?" if contrast.startswith("not") else f"Why {target}?",
-        "sum": captions.addition(explanation),
-        "reading": captions.reading(explanation),
+        "sum": captions.addition(whole),
+        "reading": captions.reading(whole),
         "value": None if explanation.value is None else score(explanation.value),
-        "rows": rows,
+        "rows": bars,
         "pieces": [
             [
                 visible(piece.text),
@@ -206,16 +251,22 @@ def _static_text(explanation: Explanation) -> str:
 def _static(explanation: Explanation) -> str:
     """Return what is shown where scripts do not run."""
     form = ".3g" if not has_sign(explanation) else "+.3g"
-    best = ", ".join(f"{name} ({score:{form}})" for name, score in explanation.top(10))
+    long = is_long(explanation)
+    best = largest(sentences(explanation)[0], 10) if long else explanation
+    told = [escaped(f"{name} ({score:{form}})") for name, score in best.top(10)]
+    text = f'<p dir="auto">{_static_text(explanation)}</p>'
     facts = [("Sum", captions.addition(explanation)), *captions.answers(explanation)]
     facts.append(("Check", captions.verdict(explanation)))
     blocks = [
         f"<h1>{captions.METHOD_NAMES[explanation.method]}</h1>",
         f"<p>{escaped(captions.headline(explanation))}</p>",
-        f'<p dir="auto">{_static_text(explanation)}</p>',
+        "" if long else text,
         *(f"<p>{name}: {escaped(value)}</p>" for name, value in facts if value),
-        f"<p>{escaped(captions.reading(explanation))} The highest: {escaped(best)}.</p>",
+        f"<p>{escaped(captions.reading(explanation))} The highest:"
+        + ("</p>" if long else f" {', '.join(told)}.</p>"),
+        "<ol>" + "".join(f'<li dir="auto">{item}</li>' for item in told) + "</ol>" if long else "",
         *(f"<p>{escaped(note)}</p>" for note in explanation.notes),
+        text if long else "",
         "<p>This page shows more where scripts may run.</p>",
     ]
-    return "\n".join(blocks)
+    return "\n".join(block for block in blocks if block)

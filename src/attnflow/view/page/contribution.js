@@ -14,13 +14,14 @@ const DASHED_BELOW = -0.08;
 
 /**
  * Return the drawing of contributions as bars: to the right for the answer, to the left against it.
- * rows are [label, score, score in words], the last line is what they add up to.
+ * rows are [label, score, score in words], the last line is what they add up to. Labels take at most
+ * a share of the width.
  */
-export function contributionScene({ rows, value, theme, width, fit }) {
+export function contributionScene({ rows, value, theme, width, fit, most = 0.35 }) {
   const ink = INKS[theme];
   const label = Math.min(
     fit.widest([...rows.map(([name]) => name), "together"], 14, 600),
-    width * 0.35,
+    width * most,
   );
   const largest = (sign) => Math.max(0, ...rows.map(([, score]) => sign * score));
   const [above, below] = [largest(1), largest(-1)];
@@ -77,6 +78,16 @@ export const contributionPart = {
         .filter(Boolean)
         .join(" · "),
     );
+    if (data.sentences) {
+      return make(
+        "section",
+        { class: "contribution", "aria-label": "Contributions" },
+        this.contributionTitle,
+        this.contributionSubtitle,
+        ...this.buildSaid(),
+        this.buildSentences(),
+      );
+    }
     this.contributionChips = [];
     const chip = (text, share, score) => {
       const element = make("span", { class: "token", title: score }, text);
@@ -132,14 +143,26 @@ export const contributionPart = {
         make("span", {}, data.explanation.text ? `for; ${UNDERLINED}` : "for"),
       ),
       this.contributionBars,
-      make("p", { class: "finding sum" }, `Sum: ${contribution.sum}.`),
-      data.verdict ? make("p", { class: "finding verdict" }, `Check: ${data.verdict}`) : null,
-      make("p", { class: "caption" }, contribution.reading),
+      ...this.buildSaid(),
     );
+  },
+
+  // What contributions add up to, what the check found, and how to read a score.
+  buildSaid() {
+    const { contribution, verdict } = this.data;
+    return [
+      this.make("p", { class: "finding sum" }, `Sum: ${contribution.sum}.`),
+      verdict ? this.make("p", { class: "finding verdict" }, `Check: ${verdict}`) : null,
+      this.make("p", { class: "caption" }, contribution.reading),
+    ];
   },
 
   drawContribution() {
     const { theme, data } = this;
+    if (data.sentences) {
+      this.drawSentences();
+      return;
+    }
     for (const [element, share, isPatch] of this.contributionChips) {
       const colour = shade(theme, share ?? 0, share === null);
       const over = this.picture && isPatch ? cover(Math.abs(share)) : "";
@@ -163,6 +186,7 @@ export const contributionPart = {
 
   contributionDrawing(width) {
     const { rows, value } = this.data.contribution;
-    return contributionScene({ rows, value, theme: this.theme, width, fit: this.fit });
+    const most = this.data.sentences ? 0.55 : 0.35;
+    return contributionScene({ rows, value, theme: this.theme, width, fit: this.fit, most });
   },
 };

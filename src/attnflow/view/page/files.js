@@ -6,6 +6,7 @@ import { heatLayout, heatScene } from "./heat.js";
 import { graphScene } from "./layered.js";
 import { highest } from "./prose.js";
 import { toCanvas, toSvg } from "./scene.js";
+import { unpackRows } from "./trace.js";
 
 // More rows than this make no figure that fits on paper.
 const MOST_FIGURE_ROWS = 48;
@@ -72,7 +73,7 @@ export const filesPart = {
       heatScene({
         layout: heatLayout(inner, this.layers, methods, this.labelWidth),
         numbers,
-        state,
+        state: this.marks,
         theme,
         rows,
         counted,
@@ -112,10 +113,18 @@ export const filesPart = {
     this.download(new Blob([text], { type: "image/svg+xml" }), "svg");
   },
 
-  saveJson() {
-    const { explanation, trace, picture } = this.data;
-    const saved = { ...explanation, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
-    this.download(new Blob([JSON.stringify(saved)], { type: "application/json" }), "json");
+  async saveJson() {
+    const { trace, picture } = this.data;
+    const { layer_scores: packed, ...rest } = this.data.explanation;
+    const saved = { ...rest, ...(trace ? { trace } : {}), ...(picture ? { picture } : {}) };
+    const parts = [JSON.stringify(saved).slice(0, -1), ',"layer_scores":['];
+    for (const [i, row] of (await unpackRows(packed)).entries()) {
+      parts.push(i ? "," : "", JSON.stringify(Array.from(row)));
+      // Those of a long text take a while, in which the page stays responsive.
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    }
+    parts.push("]}");
+    this.download(new Blob(parts, { type: "application/json" }), "json");
   },
 
   download(blob, ending) {

@@ -68,7 +68,7 @@ export const heatmapPart = {
     this.findingList = make("div", { class: "findings" });
     return make(
       "section",
-      { class: "compare", "aria-labelledby": this.id("compare") },
+      { class: numbers.groups ? "compare long" : "compare", "aria-labelledby": this.id("compare") },
       make(
         "div",
         { class: "section-head" },
@@ -100,20 +100,22 @@ export const heatmapPart = {
       this.measureHeat();
     }
     const { height, scrolled } = this.heatPlace;
-    const visible = this.printing ? total : Math.min(total, height || 560);
-    const first = this.printing ? 0 : Math.floor(scrolled / layout.row);
+    // A long text is not drawn as a whole, which no canvas could hold.
+    const whole = this.printing && !numbers.groups;
+    const visible = whole ? total : Math.min(total, height || 560);
+    const first = whole ? 0 : Math.floor(scrolled / layout.row);
     const last = Math.min(numbers.tokens, first + Math.ceil(visible / layout.row) + 1);
     const rows = Array.from({ length: last - first }, (_, i) => first + i);
     const shared = {
       layout,
       numbers,
-      state: this.state,
+      state: this.marks,
       theme: this.theme,
       counted: this.counted,
       fit: this.fit,
       rowScores: (method, layer) => this.knownScores(method, layer),
     };
-    const offset = this.printing ? 0 : scrolled - first * layout.row;
+    const offset = whole ? 0 : scrolled - first * layout.row;
     this.paintCanvas(
       this.heatCanvas,
       layout.width,
@@ -161,7 +163,7 @@ export const heatmapPart = {
     const { numbers, state } = this;
     const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
     const column = methods.indexOf(state.method) * this.layers + state.layer - 1;
-    const token = state.token ?? state.position;
+    const token = state.token ?? Math.max(0, this.marks.position);
     const step = Math.max(1, Math.floor(this.heat.clientHeight / (this.heatLayout?.row ?? 22)) - 1);
     const moves = {
       ArrowUp: [token - 1, column],

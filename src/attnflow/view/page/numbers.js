@@ -2,7 +2,7 @@
 
 import { Network } from "./flow.js";
 import { Graph, relativeTo } from "./graph.js";
-import { readTrace, uniformAttention } from "./trace.js";
+import { readTrace, uniformAttention, unpackRows } from "./trace.js";
 
 // How long to compute at a stretch, in milliseconds, before the page may do something else.
 const SLICE = 10;
@@ -37,7 +37,9 @@ export function afterFrame(work) {
 export class Numbers {
   static async read(data) {
     const trace = data.trace ? await readTrace(data.trace) : null;
-    const numbers = new Numbers(data, trace);
+    // With a trace, only a file needs the scores that were saved.
+    const saved = trace ? [] : await unpackRows(data.explanation.layer_scores);
+    const numbers = new Numbers(data, trace, saved);
     // Made before anything is shown, so that nothing has to wait for it afterwards.
     if (trace) {
       numbers.network = new Network(numbers.graph);
@@ -46,9 +48,12 @@ export class Numbers {
     return numbers;
   }
 
-  constructor(data, trace) {
+  constructor(data, trace, layerScores = []) {
     const { explanation } = data;
     this.explanation = explanation;
+    this.layerScores = layerScores;
+    // What is shown of a long text are its sentences, each with the scores of its tokens.
+    this.groups = trace ? null : (data.sentences?.groups ?? null);
     this.labels = data.labels;
     this.special = data.special;
     this.tokens = data.labels.length;
@@ -61,7 +66,7 @@ export class Numbers {
       ? new Graph(trace.attention, trace.residual, trace.tokens, this.encoder)
       : null;
     // How many layers there are to explain; two of the graph are one of a decoder.
-    const layers = trace?.attention.length ?? explanation.layer_scores.length;
+    const layers = trace?.attention.length ?? layerScores.length;
     this.depth = this.encoder ? (layers - this.encoder[0]) / 2 : layers;
     this.causal = trace ? isCausal(trace.attention, trace.tokens, this.encoder) : false;
     // In a small graph everything is known before anybody could notice that it was not.
@@ -165,6 +170,14 @@ export class Numbers {
     const rollout = graph.rollout(level, position);
     if (!this.relative) return this.keep(name, rollout);
     return this.keep(name, relativeTo(this.evenGraph().rollout(level, position), rollout));
+  }
+
+  /** Return the scores of a layer that were saved: those of tokens, or of the sentences shown. */
+  savedScores(layer) {
+    const scores = this.layerScores[layer - 1];
+    if (!this.groups) return scores;
+    const name = key("saved", layer, 0, -1);
+    return this.rows.get(name) ?? this.keep(name, sums(this.groups, scores));
   }
 
   /** Return scores as far as they are known at once: null where it takes long to compute them. */
@@ -322,6 +335,11 @@ export class Numbers {
     }
     this.keep(name, row);
   }
+}
+
+/** Return the sums of scores over groups of tokens. */
+export function sums(groups, scores) {
+  return Float64Array.from(groups, (group) => group.reduce((sum, token) => sum + scores[token], 0));
 }
 
 function key(method, layer, position, head) {

@@ -10,6 +10,7 @@ import { heatmapPart } from "./heatmap.js";
 import { afterFrame, Numbers } from "./numbers.js";
 import { highest, howToRead, IMAGE, quote, TEXT } from "./prose.js";
 import { fitter } from "./scene.js";
+import { sentencesPart } from "./sentences.js";
 import { readPicture, textPart } from "./text.js";
 import { tracingPart } from "./tracing.js";
 import { wordsPart } from "./words.js";
@@ -123,16 +124,7 @@ class Page {
   buildAttention() {
     const { numbers } = this;
     const make = this.make.bind(this);
-    this.text = this.buildText();
-    this.legend = make("canvas", { class: "scale", width: 240, height: 10, "aria-hidden": "true" });
-    this.legendWords = make("span", {});
-    const textPart = make(
-      "section",
-      { class: "text-part", "aria-label": this.things === IMAGE ? "The image" : "The text" },
-      this.text,
-      make("p", { class: "legend" }, make("span", {}, "nothing"), this.legend, this.legendWords),
-    );
-
+    const textPart = numbers.groups ? this.buildSentences() : this.buildWhole();
     this.controls = this.buildControls();
     this.findings = make("p", { class: "finding", id: this.id("finding") });
     this.saturation = make("p", { class: "saturation" });
@@ -155,13 +147,27 @@ class Page {
     );
   }
 
+  // The text, or the image, with the legend of its colours.
+  buildWhole() {
+    const make = this.make.bind(this);
+    this.text = this.buildText();
+    this.legend = make("canvas", { class: "scale", width: 240, height: 10, "aria-hidden": "true" });
+    this.legendWords = make("span", {});
+    return make(
+      "section",
+      { class: "text-part", "aria-label": this.things === IMAGE ? "The image" : "The text" },
+      this.text,
+      make("p", { class: "legend" }, make("span", {}, "nothing"), this.legend, this.legendWords),
+    );
+  }
+
   // What is worth saying of this explanation in how to read it.
   reading() {
     const { numbers } = this;
     // CLS, by whatever name. Other special tokens, as the mask, stand for something else.
     const whole = numbers.trace && !numbers.encoder && !numbers.causal && numbers.special[0];
     const special = whole && this.data.explanation.position === 0 ? this.name(0) : null;
-    return { special, relative: numbers.relative };
+    return { special, relative: numbers.relative, fixed: !numbers.trace };
   }
 
   id(name) {
@@ -249,7 +255,7 @@ class Page {
     const { numbers, state } = this;
     if (numbers.trace) return numbers.scores(method, layer, state.position, state.head);
     if (method !== numbers.explanation.method) return null;
-    return Float64Array.from(numbers.explanation.layer_scores[layer - 1]);
+    return numbers.savedScores(layer);
   }
 
   knownScores(method, layer) {
@@ -262,9 +268,18 @@ class Page {
     return quote(this.numbers.labels[token] ?? `position ${token}`);
   }
 
+  // The state as drawings of tokens mark it: a sentence is not the position that is explained.
+  get marks() {
+    return this.numbers.groups ? { ...this.state, position: -1 } : this.state;
+  }
+
   get positionName() {
     const { state } = this;
-    return this.knownPosition && (this.numbers.trace || wholeTokens(this.data.explanation))
+    const { sentences } = this.data;
+    if (this.numbers.groups && sentences.position !== null) return quote(sentences.position);
+    return !this.numbers.groups &&
+      this.knownPosition &&
+      (this.numbers.trace || wholeTokens(this.data.explanation))
       ? this.name(state.position)
       : `position ${state.position}`;
   }
@@ -390,6 +405,7 @@ class Page {
     this.numbers.stop();
     this.leave.abort();
     for (const name of Object.keys(this.waiting)) this.callOff(name);
+    this.seen?.disconnect();
     this.root.replaceChildren();
     this.root.classList.remove("attnflow", "printing");
   }
@@ -404,6 +420,7 @@ Object.assign(
   heatmapPart,
   tracingPart,
   filesPart,
+  sentencesPart,
 );
 
 function wholeTokens(explanation) {

@@ -37,9 +37,12 @@ export const IMAGE = { whole: "image", part: "patch", parts: "patches" };
  * Return the paragraph that explains how to read the page.
  *
  * special is the name of the explained position, if it is a special token. relative is whether
- * scores are relative to uniform attention.
+ * scores are relative to uniform attention, fixed whether only the layer can be chosen.
  */
-export function howToRead({ whole, part, parts }, { special = null, relative = false } = {}) {
+export function howToRead(
+  { whole, part, parts },
+  { special = null, relative = false, fixed = false } = {},
+) {
   const apart = special
     ? ` ${special} is not a ${part}: it stands for the whole ${whole}, and a model may read its answer from it.`
     : "";
@@ -48,12 +51,14 @@ export function howToRead({ whole, part, parts }, { special = null, relative = f
       "uniform attention, and then add up to 1; the graph below shows them undivided. "
     : `Rollout distributes 1 over all ${parts}; flow is the most that all paths to one ${part} can ` +
       "carry together, so flows do not add up to 1. ";
+  const choose = fixed
+    ? "Choose a layer"
+    : `Choose a ${part} in the ${whole} to explain its position, a layer, and a method`;
   return (
     `Each layer of a Transformer mixes the positions of ${whole === "image" ? "an" : "a"} ${whole}, so ` +
     `after a few layers a position holds a blend of many ${parts}. Raw attention of a high layer shows ` +
     `which blends it attends to, so it often says little about single ${parts}. Rollout and flow go all ` +
-    `the way down to the ${parts}.${apart} Choose a ${part} in the ${whole} to explain its position, a layer, ` +
-    `and a method: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
+    `the way down to the ${parts}.${apart} ${choose}: the stronger the colour of a ${part}, the more the position gets from it. Colours ` +
     `compare ${parts} within one layer and one method. ${sums}` +
     `None of the three proves that the model needs a ${part}: only changing the ${whole} can.`
   );
@@ -68,6 +73,16 @@ export function formatScore(score) {
 /** Return a number with three digits and its sign. */
 export function formatSigned(score) {
   return `${score > 0 ? "+" : ""}${formatScore(score)}`;
+}
+
+/** Return a number with its sign, and as many digits as the largest beside it needs. */
+export function formatAmong(score, largest) {
+  const sign = score > 0 ? "+" : "";
+  if (largest >= 1e6 || (largest > 0 && largest < 1e-5)) return `${sign}${score.toExponential(2)}`;
+  let decimals = 2;
+  while (largest > 0 && largest * 10 ** decimals < 100 && decimals < 7) decimals += 1;
+  const shown = score.toFixed(decimals);
+  return Number(shown) === 0 ? shown.replace("-", "") : `${sign}${shown}`;
 }
 
 /** Return a share in per cent; one that is close to 0 or 1 is never rounded to it. */

@@ -160,6 +160,10 @@ export const textPart = {
   },
 
   drawText() {
+    if (this.numbers.groups) {
+      this.drawSentences();
+      return;
+    }
     const { state, numbers, theme, counted } = this;
     const scores = this.scores();
     const shades = scores ? relativeShades(scores, counted) : null;

@@ -29,6 +29,20 @@ export async function unpack(text, count, bits) {
   return codes;
 }
 
+/** Return the rows of numbers, a Float64Array each, that Python packed; or lists as they are. */
+export async function unpackRows(rows) {
+  if (!rows?.packed) return (rows ?? []).map((row) => Float64Array.from(row));
+  const [count, width] = rows.shape;
+  const octets = await inflate(fromBase64(rows.packed));
+  const bytes = new Uint8Array(octets.length);
+  const numbers = octets.length / 8;
+  for (let plane = 0; plane < 8; plane += 1) {
+    for (let i = 0; i < numbers; i += 1) bytes[8 * i + plane] = octets[plane * numbers + i];
+  }
+  const values = new Float64Array(bytes.buffer);
+  return Array.from({ length: count }, (_, i) => values.subarray(i * width, (i + 1) * width));
+}
+
 // Rows of whole numbers, which are in proportion, as rows that sum to 1.
 function normalised(codes, start, tokens) {
   const weights = new Float32Array(tokens * tokens);

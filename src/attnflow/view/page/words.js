@@ -200,7 +200,7 @@ export const wordsPart = {
     const columns = numbers.methods.map((method) => [method, this.scores(method)]);
     this.tableCaption.textContent = `Scores for ${this.positionName}, ${this.layerName()}`;
     this.tableHead.replaceChildren(
-      this.make("th", { scope: "col" }, "token"),
+      this.make("th", { scope: "col" }, numbers.groups ? "part of the text" : "token"),
       ...columns.map(([method]) => this.make("th", { scope: "col" }, METHODS[method].short)),
     );
     const rows = numbers.labels.map((label, token) =>
@@ -233,7 +233,7 @@ export const wordsPart = {
       ["Compared with", named(explanation.contrast)],
       ["Check", this.data.contribution ? null : this.data.verdict],
       ["Layers", this.layersInWords()],
-      ["Tokens", this.numbers.tokens],
+      ["Tokens", this.numbers.trace ? this.numbers.tokens : explanation.tokens.length],
       ...Object.entries(explanation.options).map(([name, value]) => [
         name.replaceAll("_", " "),
         typeof value === "string" ? value : JSON.stringify(value),
