@@ -611,15 +611,15 @@ def check_memory(
     memory = f"about {needed / 1e9:,.1f} GB of memory"
     if seconds is None:
         found = f"attentions of {tokens} tokens and {layers} layers need {memory}"
-        less = "a shorter text needs less"
+        less = "shorten the text"
     else:
         found = (
             f"flow over {tokens} tokens and {layers} layers needs {memory} and {_duration(seconds)}"
         )
-        less = "a shorter text needs less memory, and fewer positions take less time"
+        less = "shorten the text or ask for fewer positions"
     raise GraphSizeError(
-        f"{found}, but {available / 1e9:,.1f} GB are available; {less}; of Explainer's methods, "
-        '"contribution" needs no graph, and neither does "rollout" of a single position'
+        f"{found}, but {available / 1e9:,.1f} GB are available; {less}, or explain the model's "
+        "text with method='contribution' or method='rollout', which need no graph"
     )
 
 

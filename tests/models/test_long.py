@@ -1,5 +1,12 @@
 """Long texts: what is not kept gives the same explanations, data sets, generations and scores."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -7,13 +14,15 @@ import torch
 import transformers
 
 import attnflow
-from attnflow import trace
+from attnflow import GraphSizeError, StoppedError, checks, limited, trace
 from attnflow.capture import rows
+from attnflow.cli import main
 from attnflow.errors import TextError
 from attnflow.evaluate import evaluate
 from attnflow.models import Explainer, memory
 from attnflow.models.adapter import Question
 from attnflow.view.generation import render_plain
+from tests.support import ROOT
 from tests.support.architectures import SMALL, build
 from tests.support.text import VOCABULARY, decoder_tokenizer
 from tests.support.tiny import wordpiece_tokenizer
@@ -198,3 +207,131 @@ def test_a_text_that_is_longer_than_the_model_takes(long):
     long()
     with pytest.raises(TextError, match=r"has 92 tokens and the model takes 64.*truncate=True"):
         explainer.explain(" ".join(["keys"] * 90))
+
+
+# ---- What needs the square of the text -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"method": "flow"}, "flow over 9 tokens and 2 layers needs about .* seconds"),
+        ({"method": "rollout", "edges": "alti"}, "edges='alti' keeps the attention of 9 tokens"),
+        ({"method": "raw", "keep_heads": True}, "keep_heads=True keeps the attention"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_before_the_model_runs(options, named, long, monkeypatch):
+    explainer = explainer_of("Llama")
+    calls = []
+    explainer.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    long()
+    for module in (checks, memory):
+        monkeypatch.setattr(module, "available_memory", lambda: 1000)
+    with pytest.raises(GraphSizeError, match=named) as refused:
+        explainer.explain(TEXT, **options)
+    assert "0.0 GB are available" in str(refused.value)
+    assert "method='contribution'" in str(refused.value)
+    assert not calls
+    for method in ("contribution", "rollout"):
+        explainer.explain(TEXT, method=method)
+
+
+def test_the_command_line_says_what_a_large_flow_needs(monkeypatch, capsys):
+    monkeypatch.setattr(memory, "LONG_SECONDS", 0.0)
+    assert main(["explain", "--method", "flow", "the keys to the cabinet"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("attnflow: flow over 7 tokens and 6 layers needs about 0.0 GB of memory")
+
+
+# ---- Stopping, and memory ------------------------------------------------------------------------
+
+BUILD = """
+import json, os, resource, sys, time
+import torch, transformers
+from attnflow import trace
+from attnflow.models import Explainer, memory
+from tests.support.text import decoder_tokenizer
+
+memory.SMALL = 0
+torch.manual_seed(0)
+model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    vocab_size=50, hidden_size=32, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=2, intermediate_size=64, max_position_embeddings=100_000,
+    bos_token_id=None, eos_token_id=None, pad_token_id=0,
+)).eval()
+explainer = Explainer(model, decoder_tokenizer())
+text = lambda count: " ".join(["keys"] * count)
+"""
+
+MEASURE = """
+def peak():
+    if not os.path.exists("/proc/self/status"):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # On Linux the number above begins at that of the parent.
+    with open("/proc/self/status") as file:
+        lines = dict(line.split(":", 1) for line in file)
+    return int(lines["VmHWM"].split()[0])
+
+explainer.explain(text(64), method=sys.argv[1])
+before = peak()
+found = []
+for count in (2048, 4096):
+    explainer.explain(text(count), method=sys.argv[1])
+    found.append(peak() - before)
+print(json.dumps(found))
+"""
+
+RUN = """
+print("begun", flush=True)
+explainer.explain(text(30_000), method=sys.argv[1])
+print("done", flush=True)
+"""
+
+
+def child(code, method):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD + code, method],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("method", ["rollout", "contribution"])
+def test_memory_grows_with_the_text_and_not_with_its_square(method):
+    process = child(MEASURE, method)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    short, long = json.loads(output)
+    # Twice as much, and what blocks of rows take in any case; a square would be four times.
+    assert long < 3 * max(short, 4096)
+
+
+@pytest.mark.parametrize("method", ["rollout", "contribution"])
+def test_a_long_explanation_can_be_interrupted(method):
+    process = child(RUN, method)
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    # By itself it would take minutes.
+    output, errors = process.communicate(timeout=30)
+    assert output == ""
+    assert "KeyboardInterrupt" in errors
+
+
+@pytest.mark.parametrize("method", ["rollout", "contribution"])
+def test_a_limit_stops_a_long_explanation(method, long):
+    explainer = explainer_of("Llama")
+    long()
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 3
+
+    with pytest.raises(StoppedError), limited(stop=stop):
+        explainer.explain(TEXT, method=method)

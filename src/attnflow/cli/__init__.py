@@ -1,9 +1,11 @@
 """The command line, ``attnflow``: one file a command."""
 
 import argparse
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from attnflow.cli import evaluate, explain, generate, paper, run, serve, view
 from attnflow.cli.options import with_flags
@@ -46,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_parser(subparsers)
     args = parser.parse_args(argv)
     try:
-        status: int = COMMANDS[args.command].run(args)
+        with _notices():
+            status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
         return status
     except AttnflowError as error:
@@ -60,3 +63,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as after the signal, SIGPIPE, that ends other programs
+
+
+@contextmanager
+def _notices() -> Iterator[None]:
+    """Print what is said before long work to standard error: what it will need."""
+    log, handler = logging.getLogger("attnflow.models"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("attnflow: %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)

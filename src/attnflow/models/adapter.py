@@ -22,7 +22,7 @@ from attnflow.errors import AttentionError, AttnflowError, ModelError, OptionErr
 from attnflow.explain import Answer
 from attnflow.explanation import Prediction
 from attnflow.graph import AttentionGraph
-from attnflow.models.memory import Shape, fits
+from attnflow.models.memory import Shape, check_attention_room, check_flow_room, fits
 from attnflow.options import ANSWER_METHODS, Options
 from attnflow.scoring import Batch, weights_at
 from attnflow.streamed import Streamed
@@ -723,6 +723,8 @@ class Adapter(ABC):
 
         gradient = options.edges == "gradient"
         stream = not keep and self.streamed(batch, options)
+        if self.streams and not stream:
+            self._check_room(batch, options)
         captured = self.capture(
             inputs,
             heads=None if options.keep_heads else options.heads,
@@ -750,6 +752,21 @@ class Adapter(ABC):
         """
         longest = max(len(item.tokens) for item in batch)
         return self._in_passes(options) and not fits(self.shape.kept(longest), len(batch))
+
+    def _check_room(self, batch: Sequence[Encoded], options: Options) -> None:
+        """See that attention can be kept, before the model runs.
+
+        Raises:
+            GraphSizeError: If there is no room for it; the message says what needs less.
+        """
+        longest = max(len(item.tokens) for item in batch)
+        if options.method == "flow":
+            positions = longest if options.position == "mean" else 1
+            check_flow_room(self.shape, longest, positions)
+        names = ("method", "edges", "keep_heads")
+        given = {"method": options.method == "flow", "edges": options.edges != "attention"}
+        name = next((name for name in names if given.get(name, options.keep_heads)), "method")
+        check_attention_room(self.shape, longest, len(batch), f"{name}={options[name]!r}")
 
     def _in_passes(self, options: Options) -> bool:
         """Whether what the options ask for can be read off attention that is not kept."""

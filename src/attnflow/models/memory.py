@@ -7,14 +7,22 @@ between the two is made here, for explanations and for data sets.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NamedTuple
 
 from attnflow.checks import available_memory
+from attnflow.errors import GraphSizeError
+from attnflow.flow import check_flow
 
 # What takes so many bytes for one input is kept, which is faster than to compute it again.
 SMALL: Final = 2**30
 # But not where that is more than this share of the memory available.
 SHARE: Final = 0.25
+# Before flow that takes longer, or more memory, it is said how much.
+LONG_SECONDS: Final = 10.0
+MUCH_MEMORY: Final = 2**32
+
+_log: Final = logging.getLogger("attnflow.models")
 
 
 class Shape(NamedTuple):
@@ -99,3 +107,49 @@ def fits(size: int, count: int = 1) -> bool:
     """
     available = available_memory()
     return size <= SMALL and (available is None or size * count <= SHARE * available)
+
+
+def check_flow_room(shape: Shape, tokens: int, positions: int) -> None:
+    """See that there is room for the flows of a text, and say beforehand what large ones need.
+
+    Args:
+        shape: The model's shape.
+        tokens: How many tokens the text has.
+        positions: From how many of them flows start.
+
+    Raises:
+        GraphSizeError: If there is no room.
+    """
+    tops = range(1, shape.layers + 1)
+    cost = check_flow(shape.layers, tokens, positions, tops=tops)
+    if cost.seconds >= LONG_SECONDS or cost.bytes >= MUCH_MEMORY:
+        _log.info(
+            "flow over %s tokens and %s layers needs about %.1f GB of memory and %.0f seconds "
+            "after the forward pass; sharply peaked attention takes longer",
+            f"{tokens:,}",
+            shape.layers,
+            cost.bytes / 1e9,
+            cost.seconds,
+        )
+
+
+def check_attention_room(shape: Shape, tokens: int, count: int, why: str) -> None:
+    """See that there is room for attention that is kept.
+
+    Args:
+        shape: The model's shape.
+        tokens: How many tokens the longest text has.
+        count: How many texts there are at a time.
+        why: The option that needs it, for the error.
+
+    Raises:
+        GraphSizeError: If there is no room.
+    """
+    needed, available = count * shape.kept(tokens), available_memory()
+    if available is not None and needed > available:
+        raise GraphSizeError(
+            f"{why} keeps the attention of {tokens:,} tokens in {shape.layers} layers, which takes "
+            f"about {needed / 1e9:,.1f} GB of memory, but {available / 1e9:,.1f} GB are available; "
+            "shorten the text, or use method='contribution', or method='rollout' of attention "
+            "itself, which keep none"
+        )
