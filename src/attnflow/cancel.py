@@ -1,7 +1,8 @@
-"""Stopping a computation of attention flow before it is done.
+"""Stopping a long computation before it is done.
 
-The solver asks about twenty times a second whether to go on, from the thread that called it. So a
-limit works in every thread, needs no signals, and stops nothing but the solver.
+The solver of attention flow asks about twenty times a second whether to go on, from the thread that
+called it; attention that is computed some rows at a time asks before every block. So a limit works
+in every thread, and needs no signals.
 """
 
 import time
@@ -21,12 +22,13 @@ _limits: Final[ContextVar[tuple[Callable[[], None], ...]]] = ContextVar(
 
 @contextmanager
 def limited(*, seconds: Any = None, stop: Callable[[], bool] | None = None) -> Iterator[None]:
-    """Limit the computation of flows and cuts in a ``with`` block.
+    """Limit the computation of flows and cuts, and of long explanations, in a ``with`` block.
 
-    When a limit is reached, the call that is running raises `StoppedError`, usually within 0.1
-    seconds. So does every later call in the block. Blocks may be nested; the limits of all of them
-    hold. A limit holds for the code that the block runs in its own thread, however deep, such as
-    `Explainer.explain` with flow. Forward passes are not interrupted.
+    When a limit is reached, the call that is running raises `StoppedError`: a flow usually within
+    0.1 seconds, the explanation of a long text between two layers or blocks of rows. So does every
+    later call in the block. Blocks may be nested; the limits of all of them hold. A limit holds for
+    the code that the block runs in its own thread, however deep, such as `Explainer.explain`. The
+    forward pass of a short text is not interrupted.
 
     Args:
         seconds: How long the block may take, from its start. None means no limit.
