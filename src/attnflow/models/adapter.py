@@ -976,7 +976,8 @@ class Adapter(ABC):
         """Whether the model's attention has a learned sink. Found once, by running an input."""
         if self._sink is None:
             try:
-                captured = self.capture(self.stacked([encoded], [[0]])[0])
+                kept = {"keep": False} if self.streams else {}
+                captured = self.capture(self.stacked([encoded], [[0]])[0], **kept)
             except AttentionError:
                 return False
             self._sink = bool(getattr(captured, "sink", False))
