@@ -353,9 +353,9 @@ def test_a_flow_that_cannot_fit_says_what_it_needs_and_what_needs_less(monkeypat
         f"{cost.bytes / 1e9:.1f} GB",
         f"{cost.seconds:.0f} seconds",
         "2.0 GB are available",
-        '"contribution"',
-        '"rollout"',
-        "shorter text",
+        "method='contribution'",
+        "method='rollout'",
+        "shorten the text",
         "fewer positions",
     ):
         assert part in str(caught.value)

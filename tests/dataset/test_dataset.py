@@ -397,7 +397,9 @@ def test_strict_stops_at_a_row_that_fails_and_what_is_finished_stays(classifier,
 
 
 def test_a_text_that_would_take_more_memory_than_granted_fails(classifier, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnflow.dataset.shard._bytes_of", lambda model, tokens: tokens * 2**17)
+    monkeypatch.setattr(
+        "attnflow.dataset.shard._bytes_of", lambda model, options, tokens: tokens * 2**17
+    )
     run(TEXTS, classifier, tmp_path / "out", memory=1)
     assert [row["row"] for row in rows_of(tmp_path / "out")] == [2, 3]
     assert re.search("11 tokens.*1 MiB", errors_of(tmp_path / "out")[0]["reason"])
@@ -407,12 +409,12 @@ def test_batches_stay_within_the_memory_granted(classifier, tmp_path, monkeypatc
     sizes = []
     usual = Adapter.run
 
-    def counted(self, texts, *others):
+    def counted(self, texts, *others, **named):
         sizes.append(len(texts))
-        return usual(self, texts, *others)
+        return usual(self, texts, *others, **named)
 
     monkeypatch.setattr(Adapter, "run", counted)
-    monkeypatch.setattr("attnflow.dataset.shard._bytes_of", lambda model, tokens: 2**18)
+    monkeypatch.setattr("attnflow.dataset.shard._bytes_of", lambda model, options, tokens: 2**18)
     run(["the key"] * 10, classifier, tmp_path / "out", memory=3, shard_rows=10)
     assert sizes == [4, 4, 2]
 
@@ -434,10 +436,10 @@ def test_a_text_whose_attention_is_wrong_fails_and_those_that_ran_with_it_do_not
 def test_a_batch_that_fails_is_run_text_by_text(classifier, tmp_path, monkeypatch, error):
     usual = Adapter.run
 
-    def fails(self, texts, *others):
+    def fails(self, texts, *others, **named):
         if any("film" in text.tokens.text for text in texts):
             raise error
-        return usual(self, texts, *others)
+        return usual(self, texts, *others, **named)
 
     monkeypatch.setattr(Adapter, "run", fails)
     run(TEXTS, classifier, tmp_path / "out", shard_rows=5)

@@ -98,7 +98,8 @@ def test_a_model_that_reads_one_token_agrees_with_all_references(reader):
             assert row["count"] == 3
     for text in texts:
         tokens = ["[CLS]", *text.split(), "[SEP]"]
-        for reference in ("blank_out", "gradient_x_input", "gradient_norm"):
+        # Gradient x input is only what rounding leaves here, behind layer normalisation.
+        for reference in ("blank_out", "gradient_norm"):
             values = importance(reader, text, reference=reference)
             assert tokens[int(values.argmax())] == "keys"
 

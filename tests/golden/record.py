@@ -51,6 +51,7 @@ from tests.golden.tiny_models import (
     noise,
     photo,
 )
+from tests.support.pages import unpacked
 
 METHODS = ("raw", "rollout", "flow")
 EDGES = ("attention", "gradient", "effective", "value_norm")
@@ -371,6 +372,9 @@ def files(scope: Scope) -> Iterator[tuple[str, Any]]:
         if found is None:
             raise LookupError("the page has no data")
         data = json.loads(found[1])
+        scores = data["explanation"]["layer_scores"]
+        # Earlier versions did not pack them.
+        data["explanation"]["layer_scores"] = unpacked(scores) if "packed" in scores else scores
         data["explanation"] = dict_record(data["explanation"], sparse=kind.sparse)
         trace = data["trace"]
         data["trace"] = None if trace is None else trace_record(Trace.from_dict(trace))

@@ -215,7 +215,7 @@ def test_a_text_that_is_longer_than_the_model_takes(long):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"method": "flow"}, "flow over 9 tokens and 2 layers needs about .* seconds"),
+        ({"method": "flow"}, "flow over 9 tokens and 2 layers needs about .* second"),
         ({"method": "rollout", "edges": "alti"}, "edges='alti' keeps the attention of 9 tokens"),
         ({"method": "raw", "keep_heads": True}, "keep_heads=True keeps the attention"),
     ],
@@ -241,7 +241,7 @@ def test_the_command_line_says_what_a_large_flow_needs(monkeypatch, capsys):
     monkeypatch.setattr(memory, "LONG_SECONDS", 0.0)
     assert main(["explain", "--method", "flow", "the keys to the cabinet"]) == 0
     said = capsys.readouterr().err
-    assert said.startswith("attnflow: flow over 7 tokens and 6 layers needs about 0.0 GB of memory")
+    assert said.startswith("attnflow: flow over 6 tokens and 6 layers needs about 0.0 GB of memory")
 
 
 # ---- Stopping, and memory ------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Explanations for the tests of the page and of the widget, made without a model."""
 
+import base64
+import math
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -168,3 +171,12 @@ def contribute(scores=SIGNED, **given):
         "trace": None if made.trace is None else replace(made.trace, carried=carried),
     }
     return replace(made, **{**named, **given})
+
+
+def unpacked(values):
+    """Return the numbers that a page stores packed, as lists."""
+    count = math.prod(values["shape"])
+    octets = zlib.decompress(base64.b64decode(values["packed"]))
+    planes = np.frombuffer(octets, dtype=np.uint8).reshape(8, count)
+    numbers = np.ascontiguousarray(planes.T).view("<f8")
+    return numbers.reshape(values["shape"]).tolist()
