@@ -2,7 +2,8 @@
 
 A pass over a long text keeps each layer's queries and keys, which grow with its length n. The
 weights of a block of rows are computed from them when they are needed, and let go of: for the
-layer's output, for rollout (`Rows.sweep`), and for the gradient of the values (`attend_rows`).
+layer's output, for rollout (`StreamedText.sweep`), and for the gradient of the values
+(`attend_rows`).
 
 Masks are not built either. `RowMask` stands for one, and computes the rows that are asked for. A
 model that does something else with its mask gets the whole mask, as it would without attnflow.
