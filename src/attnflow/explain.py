@@ -114,6 +114,7 @@ def traced(
     mask: NDArray[np.bool_] | None,
     heads: Sequence[Any] | None,
     carried: NDArray[np.float64] | None = None,
+    head_values: NDArray[np.float64] | None = None,
 ) -> Trace | None:
     """Return the trace of a graph; None if a token has several of its positions.
 
@@ -129,6 +130,7 @@ def traced(
         mask=mask,
         heads=heads,
         carried=carried,
+        head_values=head_values,
     )
 
 

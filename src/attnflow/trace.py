@@ -62,6 +62,8 @@ class Trace:
             layer too. The sum of a column is what position m contributes where it enters the layer;
             what biases add in a layer is in the columns of the layers above. None if it was not
             asked for.
+        head_values: What each head of each layer added to the answer, float64 of shape (L, H): the
+            sum of what it carried along its edges. None if it, or the heads, were not kept.
         sink: Whether token 0 is a learned sink, which is no token of the text.
 
     Raises:
@@ -88,6 +90,7 @@ class Trace:
     heads: NDArray[np.unsignedinteger[Any]] | None = None
     encoder: tuple[int, int] | None = None
     carried: NDArray[np.float64] | None = None
+    head_values: NDArray[np.float64] | None = None
     sink: bool = False
 
     def __post_init__(self) -> None:
@@ -109,6 +112,9 @@ class Trace:
             _check_sides(self.weights, self.encoder)
         if self.carried is not None:
             _check_shape(self.carried, "carried", (layers, count, count))
+        if self.head_values is not None:
+            count_of_heads = 0 if self.heads is None else self.heads.shape[1]
+            _check_shape(self.head_values, "head_values", (layers, count_of_heads))
         fields.set_fields(
             self,
             tokens=tuple(self.tokens),
@@ -119,6 +125,7 @@ class Trace:
             mask=None if self.mask is None else fields.read_only(self.mask),
             heads=None if self.heads is None else fields.read_only(self.heads),
             carried=None if self.carried is None else fields.read_only(self.carried),
+            head_values=None if self.head_values is None else fields.read_only(self.head_values),
         )
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
@@ -154,6 +161,7 @@ class Trace:
         mask: NDArray[np.bool_] | None = None,
         heads: Sequence[Any] | None = None,
         carried: NDArray[np.float64] | None = None,
+        head_values: NDArray[np.float64] | None = None,
     ) -> "Trace | None":
         """Return the trace of a graph.
 
@@ -166,6 +174,8 @@ class Trace:
             heads: For each layer the weights of its heads, of shape (H, n, n), or None. More than
                 4,194,304 of them are left out.
             carried: What each edge carried to the answer, of shape (L, n, n), or None.
+            head_values: What each head added to the answer, of shape (L, H), or None. It is left
+                out with the heads.
 
         Returns:
             The trace, or None if it would be of more than 4,194,304 weights, as 12 layers of 592
@@ -189,6 +199,7 @@ class Trace:
             heads=kept,
             encoder=graph.encoder,
             carried=carried,
+            head_values=None if kept is None else head_values,
             sink=graph.sink,
         )
 
@@ -223,7 +234,7 @@ class Trace:
         """
         if self.encoder is None:
             raise OptionError("only the trace of an encoder-decoder has a source")
-        return self._part(*self.encoder, heads=None, encoder=None)
+        return self._part(*self.encoder, heads=None, head_values=None, encoder=None)
 
     def _part(self, layers: int, count: int, **changed: Any) -> "Trace":
         """Return the trace of the first layers and tokens."""
@@ -284,7 +295,12 @@ class Trace:
             head_bits, packed_heads = _fitted(
                 partial(_rescaled, self.heads, COARSE_BITS), COARSE_BITS, room - len(packed)
             )
-            heads = {"count": self.heads.shape[1], "bits": head_bits, "weights": packed_heads}
+            heads = {
+                "count": self.heads.shape[1],
+                "bits": head_bits,
+                "weights": packed_heads,
+                "values": None if self.head_values is None else self.head_values.tolist(),
+            }
             room -= len(packed_heads)
         carried = None
         if self.carried is not None:
@@ -336,6 +352,7 @@ class Trace:
             offsets = 2 * count - 1
             mask = _unpacked(mask, layers * offsets, 8, "mask").reshape(layers, offsets) > 0
         heads: Any = data.get("heads")
+        head_values = None
         if heads is not None:
             if not isinstance(heads, Mapping) or not {"count", "weights"} <= set(heads):
                 raise OptionError("trace.heads is not a dictionary with count and weights")
@@ -348,6 +365,8 @@ class Trace:
                 least=FEWEST_BITS,
                 most=COARSE_BITS,
             )
+            if heads.get("values") is not None:
+                head_values = fields.numbers(heads["values"], "trace.heads.values", "(L, H)")
             heads = _unpacked(heads["weights"], some * size, head_bits, "heads")
             heads = _rescaled(heads, head_bits, COARSE_BITS).reshape(layers, some, count, count)
         carried: Any = data.get("carried")
@@ -374,6 +393,7 @@ class Trace:
             heads=heads,
             encoder=None if encoder is None else fields.pair(encoder, "trace.encoder", 0),
             carried=carried,
+            head_values=head_values,
             sink=choice(data.get("sink", False), "trace.sink", (False, True)),
         )
 

@@ -95,6 +95,7 @@ class Step(NamedTuple):
         cross: Whether it reads another stack's output.
         edges: Of shape (B, n, m): the part of the answer that position i got from position j
             through this attention. What the biases below the values add is not part of it.
+        heads: Of shape (B, H): the part of the answer that each head brought, the sum of its edges.
         entering: Of shape (B, n): the contribution of every position to the answer where it enters
             the layer.
         weights: The attention weights, their heads fused, of shape (B, n, m), or (B, H, n, m) if
@@ -106,6 +107,7 @@ class Step(NamedTuple):
     layer: int
     cross: bool
     edges: torch.Tensor
+    heads: torch.Tensor
     entering: torch.Tensor
     weights: torch.Tensor
     sink: bool = False
@@ -600,12 +602,14 @@ class _Steps:
             cross = values is None
             if values is None:
                 values = _linear_part(taken.values, entered.other)
+            edges, by_head = _carry(taken.weights, values, gradient)
             found.append(
                 Step(
                     stack=names.index(entered.stack),
                     layer=sum(other.stack == entered.stack for other in below),
                     cross=cross,
-                    edges=_carry(taken.weights, values, gradient),
+                    edges=edges,
+                    heads=by_head,
                     entering=_dot(entered.values, gradients[len(self.taken) + taken.entry], tokens),
                     weights=next(rows),
                     sink=bool(self._sunk),
@@ -640,14 +644,19 @@ def _linear_part(values: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor |
 
 def _carry(
     weights: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor
-) -> torch.Tensor:
-    """Return ``sum over heads of W[h, i, j] (gradient[h, i] . v[h, j])``, of shape (B, n, m)."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sums of ``W[h, i, j] (gradient[h, i] . v[h, j])``.
+
+    The first is over heads, of shape (B, n, m), the second over positions, of shape (B, H).
+    """
     if values is None:
         # Constants, as a learnt prefix: nothing of them comes from a position.
-        return torch.zeros_like(weights[:, 0], dtype=torch.double, device="cpu")
+        nothing = torch.zeros_like(weights, dtype=torch.double, device="cpu")
+        return nothing[:, 0], nothing.sum((2, 3))
     values = values.detach().repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
     gains = gradient.transpose(1, 2) @ values.transpose(-1, -2)
-    return (weights * gains).sum(1).double().cpu()
+    parts = weights * gains
+    return parts.sum(1).double().cpu(), parts.sum((2, 3)).double().cpu()
 
 
 class _Diagnosis(_Frozen):

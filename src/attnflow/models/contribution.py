@@ -144,13 +144,14 @@ def _traced(
     graph = adapter.graph(captured, row, encoded, options.replace(edges="attention"))
     scorer = Scorer(graph, mask=adapter.mask(graph))
     mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
-    heads, count = None, graph.tokens
-    if options.keep_heads:
-        heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]
+    heads, values, count = None, None, graph.tokens
     steps = found.found.steps
+    if options.keep_heads:
+        values = np.stack([step.heads[found.row].numpy() for step in steps]) if steps else None
+        heads = [layer[row, :, :count, :count].numpy() for layer in captured.layers]
     carried = adapter.carried(found.found, found.row, encoded) if steps else None
     tokens = adapter.shown(captured, encoded).tokens
-    return graph, traced(graph, tokens, mask=mask, heads=heads, carried=carried)
+    return graph, traced(graph, tokens, mask=mask, heads=heads, carried=carried, head_values=values)
 
 
 def _entering(carried: NDArray[np.float64], graph: AttentionGraph) -> NDArray[np.float64]:
