@@ -17,17 +17,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt
 CPP_FILES := $(wildcard src/maxflow/*.cpp src/maxflow/*.hpp tests/cpp/*.cpp)
 CPP_SOURCES := CMakeLists.txt $(shell find src/maxflow -type f 2>/dev/null)
-# Biome formats and checks the JavaScript. It comes from npm, which not everybody has.
+# Biome formats and checks the JavaScript, and esbuild bundles it. They come from npm, which not
+# everybody has.
 NPM := $(shell command -v npm 2>/dev/null)
 BIOME := $(if $(NPM),node_modules/.bin/biome,@echo 'npm was not found, so this was not run: biome')
-BIOME_STAMP := $(if $(NPM),node_modules/.stamp)
+NODE := $(if $(NPM),node,@echo 'npm was not found, so this was not run: node')
+NPM_STAMP := $(if $(NPM),node_modules/.stamp)
 # How many random graphs are solved under the sanitizers.
 SANITIZE_GRAPHS ?= 20000
 
 # Every model is read from an installed package; a test that asks the network is a mistake.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-cpp test-python test-all coverage lint layers format docs dist bench bench-data bench-contributions bench-long cpp-test sanitize clean
+.PHONY: help demo test test-cpp test-python test-all coverage lint layers format bundles docs dist bench bench-data bench-contributions bench-long cpp-test sanitize clean
 
 help:
 	@echo 'make demo      explain a sentence with the model that ships with attnflow, as text, picture and page'
@@ -37,6 +39,7 @@ help:
 	@echo 'make lint      formatting, ruff, mypy --strict, and the checks of JavaScript and workflows'
 	@echo 'make layers    check that no module imports from a later layer'
 	@echo 'make format    format the Python, C++ and JavaScript'
+	@echo 'make bundles   the scripts of the pages, after a change of their JavaScript'
 	@echo 'make docs      the documentation, in build/site'
 	@echo 'make dist      the source distribution and a wheel built from it, in dist'
 	@echo 'make bench     compare with other solvers; saves benchmarks/latest.json'
@@ -74,7 +77,7 @@ coverage: $(VENV)/.stamp-more-models $(VENV)/.stamp-browser
 	@rm -rf build/coverage && mkdir -p build/coverage
 	ATTNFLOW_EXHAUSTIVE=1 $(PYTEST) --cov --cov-report=term --cov-report=html --cov-report=xml
 
-lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
+lint: $(VENV)/.stamp-lint $(NPM_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -82,15 +85,20 @@ lint: $(VENV)/.stamp-lint $(BIOME_STAMP)
 	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/zizmor --offline --quiet .github
 	$(BIOME) check --error-on-warnings
+	$(NODE) bundle.mjs --check
 
 layers: $(VENV)/.stamp-lint
 	PYTHONPATH=src $(BIN)/lint-imports
 
-format: $(VENV)/.stamp-lint $(BIOME_STAMP)
+format: $(VENV)/.stamp-lint $(NPM_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIOME) check --write
+
+# The bundles are kept with the sources, so that attnflow is installed without npm.
+bundles: node_modules/.stamp
+	node bundle.mjs
 
 docs: $(VENV)/.stamp-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -214,6 +222,6 @@ $(VENV)/.stamp-dist: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@touch $@
 
 node_modules/.stamp: package.json
-	@echo 'installing biome ...'
+	@echo 'installing biome and esbuild ...'
 	@npm install --silent
 	@touch $@

@@ -230,6 +230,8 @@ class Option:
         needs_model: Why stored attention cannot answer it without the model; empty if it can.
         in_data_sets: Whether a run over a data set takes it.
         methods: The methods that it has an effect on.
+        title: What a page calls it; empty for an option that no page tells.
+        say: Returns a value in words, as a page tells it.
     """
 
     name: str
@@ -241,11 +243,25 @@ class Option:
     needs_model: str = ""
     in_data_sets: bool = True
     methods: tuple[str, ...] = METHODS
+    title: str = ""
+    say: Callable[[Any], str] = str
 
     def json_schema(self) -> dict[str, Any]:
         """Return the option's JSON schema, with its default and description."""
         return {**self.kind.schema(), "default": self.default, "description": self.help}
 
+
+def _heads_in_words(value: Any) -> str:
+    names = {"max": "maximum", "min": "minimum"}
+    return f"head {value} alone" if isinstance(value, int) else f"{names.get(value, value)} of all"
+
+
+_EDGES_IN_WORDS: Final = {
+    "gradient": "attention times its gradient",
+    "effective": "effective attention",
+    "value_norm": "the norm of what attention moves",
+    "alti": "how much of the output attention moves (ALTI)",
+}
 
 OPTIONS: Final[list[Option]] = [
     Option(
@@ -289,6 +305,8 @@ OPTIONS: Final[list[Option]] = [
         "residual included, comes to the layer's output (Ferrando et al. 2022).",
         recorded=True,
         methods=ATTENTION_METHODS,
+        title="An edge weighs",
+        say=lambda value: _EDGES_IN_WORDS.get(value, value),
     ),
     Option(
         "target",
@@ -317,6 +335,8 @@ OPTIONS: Final[list[Option]] = [
         "all.",
         recorded=True,
         methods=ATTENTION_METHODS,
+        title="Heads",
+        say=_heads_in_words,
     ),
     Option(
         "residual",
@@ -326,6 +346,8 @@ OPTIONS: Final[list[Option]] = [
         "for each layer and position.",
         recorded=True,
         methods=ATTENTION_METHODS,
+        title="Residual connection",
+        say=lambda value: f"{value:.0%} of each layer",
     ),
     Option(
         "receptive_field",
@@ -335,6 +357,8 @@ OPTIONS: Final[list[Option]] = [
         "early tokens score high in causal models. auto does so for causal models.",
         recorded=True,
         methods=ATTENTION_METHODS,
+        title="Rollout and flow",
+        say=lambda value: "relative to uniform attention" if value else "as they are",
     ),
     Option(
         "units",
@@ -345,6 +369,8 @@ OPTIONS: Final[list[Option]] = [
         "end), in characters, sums over these stretches of the text and what is between them; on "
         "the command line they are written as 0-120,121-300.",
         recorded=True,
+        title="Scores of",
+        say=lambda value: value if isinstance(value, str) else "chosen stretches of the text",
     ),
     Option(
         "special_tokens",
@@ -353,6 +379,8 @@ OPTIONS: Final[list[Option]] = [
         "Keep special tokens among those scored.",
         negated="Leave special tokens out.",
         recorded=True,
+        title="Special tokens",
+        say=lambda value: "scored" if value else "left out",
     ),
     Option(
         "drop_sink",
@@ -363,6 +391,8 @@ OPTIONS: Final[list[Option]] = [
         "them.",
         recorded=True,
         methods=ATTENTION_METHODS,
+        title="Attention sink",
+        say=lambda value: "left out" if value else "kept",
     ),
     Option(
         "truncate",

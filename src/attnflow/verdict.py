@@ -87,6 +87,26 @@ class Check(NamedTuple):
             return None
         return self.p < SIGNIFICANT and self.top_effect > self.random_effect
 
+    @property
+    def summary(self) -> str:
+        """The verdict in one sentence: what removing the first unit does, and the agreement.
+
+        Example:
+            >>> check = Check.of("words", ["the", "keys", "to", "it"], [0.1, 2.0, 0.0, -0.5],
+            ...                  [0.2, 3.0, 0.1, -0.1], value=2.5, removed=-0.5,
+            ...                  answers=("plural", "singular"), replacement="[UNK]")
+            >>> check.summary  # doctest: +ELLIPSIS
+            "Removing 'keys' changes the answer; scores and blank-out agree (rank correlation ..."
+        """
+        if self.top is None:
+            return self.sentences()[0]
+        changed = "leaves" if self.answer == self.removed_answer else "changes"
+        start = f"Removing {self.top!r} {changed} the answer"
+        if self.holds is None:
+            return f"{start}; there are too few {self.units} to compare scores with blank-out."
+        agree = "agree" if self.holds else "do not agree"
+        return f"{start}; scores and blank-out {agree} (rank correlation {self.agreement:.2f})."
+
     def sentences(self) -> list[str]:
         """Return the verdict in words and numbers.
 

@@ -1,15 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { barScene } from "../../src/attnflow/view/page/bars.js";
 import { fromOklch, INKS, shade } from "../../src/attnflow/view/page/colour.js";
-import { contributionScene } from "../../src/attnflow/view/page/contribution.js";
+
+import { fromHash, toHash } from "../../src/attnflow/view/page/hash.js";
 import { heatAt, heatLayout, relativeShades } from "../../src/attnflow/view/page/heat.js";
-import {
-  edgeAt,
-  graphEdges,
-  graphMasses,
-  graphRows,
-} from "../../src/attnflow/view/page/layered.js";
+import { edgeAt, graphRows } from "../../src/attnflow/view/page/layered.js";
 import { Numbers } from "../../src/attnflow/view/page/numbers.js";
+import { answerRoutes, attentionRoutes, throughNode } from "../../src/attnflow/view/page/routes.js";
 import { characters } from "../../src/attnflow/view/page/scene.js";
 import { graphOf, randomLayers, WORKED } from "./graphs.mjs";
 
@@ -118,23 +116,27 @@ function numbersOf(layers) {
   return new Numbers(data, trace);
 }
 
-test("rollout's edges into a layer sum to 1", () => {
-  const numbers = numbersOf(WORKED);
-  const state = { method: "rollout", layer: 3, position: 0, head: -1, token: null };
-  const masses = graphMasses(numbers, state, null);
-  const rows = graphRows(numbers, state, masses);
+const SHOWN = { method: "rollout", layer: 3, position: 0, head: -1, token: null, threshold: 0 };
+
+function sumsOf(edges) {
   const sums = new Map();
-  for (const edge of graphEdges(numbers, state, null, masses, rows)) {
-    sums.set(edge.layer, (sums.get(edge.layer) ?? 0) + edge.weight);
-  }
+  for (const { layer, weight } of edges) sums.set(layer, (sums.get(layer) ?? 0) + weight);
+  return sums;
+}
+
+test("rollout's edges into a layer sum to 1", () => {
+  const { edges, kept } = attentionRoutes(numbersOf(WORKED), SHOWN, null, null);
+  const sums = sumsOf(edges);
   for (const layer of [1, 2, 3]) assert.ok(Math.abs(sums.get(layer) - 1) < 1e-3);
+  assert.equal(kept, 1);
 });
 
 test("of many tokens the graph shows those that matter, and those chosen", () => {
   const numbers = numbersOf(randomLayers(2, 60, 4));
-  const state = { method: "raw", layer: 2, position: 59, head: -1, token: 0 };
-  const masses = graphMasses(numbers, state, null);
-  const rows = graphRows(numbers, state, masses);
+  const state = { ...SHOWN, method: "raw", layer: 2, position: 59, token: 0 };
+  const routes = attentionRoutes(numbers, state, null, null);
+  const rows = graphRows(numbers, routes);
+  const { masses } = routes;
   assert.ok(rows.length < 60);
   assert.ok(rows.includes(59) && rows.includes(0));
   assert.deepEqual(
@@ -143,6 +145,118 @@ test("of many tokens the graph shows those that matter, and those chosen", () =>
   );
   const least = Math.min(...rows.filter((k) => k !== 59 && k !== 0).map((k) => masses[1][k]));
   for (let k = 1; k < 59; k += 1) assert.ok(rows.includes(k) || masses[1][k] <= least);
+});
+
+test("routes of rollout above a threshold carry what paths of their edges alone do", () => {
+  const layers = randomLayers(3, 5, 7);
+  const numbers = numbersOf(layers);
+  const threshold = 0.04;
+  const { edges, kept } = attentionRoutes(numbers, { ...SHOWN, threshold }, null, null);
+  // Every path by itself: it is kept if the share of each of its edges is above the threshold.
+  const descent = numbers.graph.descent(3, 0);
+  let sum = 0;
+  const follow = (layer, at, product) => {
+    if (layer === 0) {
+      sum += product;
+      return;
+    }
+    for (let to = 0; to < 5; to += 1) {
+      const capacity = numbers.graph.capacity(layer, at, to);
+      if (descent[layer][at] * capacity >= threshold) follow(layer - 1, to, product * capacity);
+    }
+  };
+  follow(3, 0, 1);
+  assert.ok(kept < 1 && kept > 0);
+  assert.ok(Math.abs(kept - sum) < 1e-6);
+  for (const { weight } of edges) assert.ok(weight >= threshold);
+});
+
+test("what flowed is conserved from layer to layer, with its sign", () => {
+  const numbers = numbersOf(randomLayers(2, 3, 1));
+  // The answer is 1: position 0 reads 1.5 from itself and -0.5 from position 2.
+  numbers.carried = [
+    Float32Array.from([1, 0.5, 0, 0, 0, 0, 0, 0, -0.5]),
+    Float32Array.from([1.5, 0, -0.5, 0, 0, 0, 0, 0, 0]),
+  ];
+  const routes = answerRoutes(numbers, 0);
+  for (const sum of sumsOf(routes.edges).values()) assert.equal(sum, 1);
+  assert.deepEqual(Array.from(routes.masses[2]), [1, 0, 0]);
+  assert.deepEqual(Array.from(routes.masses[1]), [1.5, 0, -0.5]);
+  assert.deepEqual(Array.from(routes.masses[0]), [1, 0.5, -0.5]);
+  assert.equal(routes.kept, 1);
+  const { mass, came, went } = throughNode(routes, [1, 0]);
+  assert.equal(mass, 1.5);
+  assert.deepEqual(
+    came.map(({ to, weight }) => [to, weight]),
+    [
+      [0, 1],
+      [1, 0.5],
+    ],
+  );
+  assert.deepEqual(
+    went.map(({ from, weight }) => [from, weight]),
+    [[0, 1.5]],
+  );
+  // Above 30 % of a layer only 0: 1.5 of 2 goes there, and 1 of 2 goes on.
+  const strong = answerRoutes(numbers, 0.3);
+  assert.deepEqual(
+    strong.edges.map(({ layer, from, to }) => [layer, from, to]),
+    [
+      [2, 0, 0],
+      [1, 0, 0],
+    ],
+  );
+  assert.equal(strong.kept, 0.5);
+});
+
+test("shades from the median up tell apart what is nearly even", () => {
+  const scores = [1, 1.01, 1.02, 1.04, 1.1];
+  assert.deepEqual(
+    relativeShades(
+      scores,
+      scores.map(() => true),
+    ).map((share) => share > 0.9),
+    scores.map(() => true),
+  );
+  const relative = relativeShades(
+    scores,
+    scores.map(() => true),
+    true,
+  );
+  assert.deepEqual(relative.slice(0, 3), [0, 0, 0]);
+  assert.ok(Math.abs(relative[3] - 0.25) < 1e-9);
+  assert.equal(relative[4], 1);
+});
+
+test("a state comes back from an address", () => {
+  const first = {
+    ...SHOWN,
+    special: false,
+    relative: true,
+    graph: "answer",
+    node: null,
+    opened: [],
+  };
+  assert.equal(toHash(first, first), "");
+  const state = {
+    ...first,
+    method: "flow",
+    layer: 2,
+    token: 4,
+    relative: false,
+    threshold: 0.05,
+    node: [2, 3],
+    opened: [
+      [1, 4],
+      [2, 0],
+    ],
+  };
+  assert.deepEqual({ ...first, ...fromHash(toHash(state, first)) }, state);
+  assert.deepEqual(fromHash("layer=none&node=a.b&token="), {
+    layer: Number.NaN,
+    token: null,
+    node: [Number.NaN, Number.NaN],
+  });
 });
 
 test("the edge under the pointer is the nearest one", () => {
@@ -184,7 +298,7 @@ test("bars of contributions begin at one line, and their lengths are in proporti
     ["cabinet", -1, "-1.00"],
     ["it", 0, "0.00"],
   ];
-  const scene = contributionScene({ rows, value: "+1.00", theme: "light", width: 600, fit });
+  const scene = barScene({ rows, value: "+1.00", theme: "light", width: 600, fit });
   const [keys, cabinet] = scene.shapes.filter(({ rect }) => rect && rect[3] === 17);
   assert.ok(Math.abs(keys.rect[0] - (cabinet.rect[0] + cabinet.rect[2])) < 1e-9);
   assert.ok(Math.abs(keys.rect[2] - 2 * cabinet.rect[2]) < 1e-9);

@@ -409,7 +409,7 @@ def test_what_the_reader_chooses_is_known_to_python(show):
     shown.root.locator(".token[data-token='2']").click()
     shown.settle(position=2)
     assert shown.widget.position == 2
-    shown.root.locator("input[type=range]").fill("1")
+    shown.root.locator(".controls input[type=range]").fill("1")
     shown.settle(layer=1)
     assert shown.widget.layer == 1
     shown.root.locator("[data-method-choice=rollout]").click()
@@ -565,7 +565,7 @@ def test_contributions_without_a_trace_leave_nothing_to_choose():
 def test_the_widget_shows_contributions_and_what_is_chosen_below_them(show):
     shown = show(contribute())
     shown.settle(method="rollout", layer=4, position=0)
-    assert "Why plural, not singular?" in shown.root.locator("h1").inner_text()
+    assert "Plural, not singular" in shown.root.locator("h1").inner_text()
     shown.root.locator("[data-method-choice=raw]").click()
     shown.settle(method="raw")
     assert shown.widget.method == "raw"

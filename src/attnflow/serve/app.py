@@ -23,7 +23,7 @@ from attnflow.serve.openapi import docs_page, openapi, read_file
 from attnflow.serve.question import question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import Stage, too_late
-from attnflow.view.page import script, style
+from attnflow.view.page import style
 
 if TYPE_CHECKING:
     from attnflow.serve.messages import Model
@@ -93,7 +93,7 @@ class Service:
         description = openapi(limits, token=token is not None)
         fixed = {
             "/": ("text/html", read_file("serve.html")),
-            "/page.js": ("text/javascript", f"{script()}\n{read_file('serve.js')}"),
+            "/page.js": ("text/javascript", read_file("bundles/serve.js")),
             "/page.css": ("text/css", f"{style()}\n{read_file('serve.css')}"),
             "/docs": ("text/html", docs_page(description)),
             "/openapi.json": ("application/json", json.dumps(description)),

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from attnflow.explanation import Explanation
-from attnflow.options import unit_name
+from attnflow.options import OPTIONS, unit_name
 from attnflow.view.pieces import has_sign, labels
 from attnflow.view.text import shorten
 
@@ -73,6 +73,99 @@ def answer_name(explanation: Explanation) -> str:
     spans = [explanation.spans[read.position] for read in explanation.reads]
     ends = [place for span in spans if span is not None for place in span]
     return f"{name} at {explanation.text[min(ends) : max(ends)]!r}" if ends else name
+
+
+def kicker(explanation: Explanation) -> str:
+    """Return what stands above the answer of contributions."""
+    prediction = explanation.prediction
+    predicted = prediction is not None and prediction.label == explanation.target
+    return "The model answers" if predicted else "Explained"
+
+
+def answer(explanation: Explanation) -> str:
+    """Return the answer of contributions and what it is compared with, as a headline."""
+    name = answer_name(explanation)
+    return ", ".join([name[:1].upper() + name[1:], *filter(None, [contrast_name(explanation)])])
+
+
+def certainty(explanation: Explanation) -> str:
+    """Return how sure the model is of its answer, and its name, in one line."""
+    prediction, parts = explanation.prediction, []
+    if prediction is not None:
+        sure = f"{share(prediction.probability)} sure"
+        predicted = prediction.label == explanation.target
+        name = label_name(explanation, prediction.label)
+        parts.append(f"It is {sure}" if predicted else f"The model predicts {name} and is {sure}")
+    if explanation.model:
+        parts.append(explanation.model)
+    return " \u00b7 ".join(parts)
+
+
+def gist(explanation: Explanation) -> str:
+    """Return which units speak most for an answer and against it, in one sentence.
+
+    Args:
+        explanation: The explanation, of contributions. Special tokens are not named.
+
+    Example:
+        >>> explanation = Explanation(
+        ...     tokens=["keys", "cabinet"], scores=[3.2, -0.5], layer_scores=[[3.2, -0.5]],
+        ...     method="contribution", layer=1, position=0, text="keys cabinet",
+        ...     spans=[(0, 4), (5, 12)], special=[False, False], model="tiny",
+        ...     task="classification", target="plural", value=2.5, bias=-0.2,
+        ... )
+        >>> gist(explanation)
+        "'keys' speaks most for it (+3.20 of +2.50 in all), 'cabinet' most against it (-0.50)."
+    """
+    names, scores = labels(explanation.pieces), explanation.scores
+    usual = [i for i, special in enumerate(explanation.special) if not special]
+    if not usual:
+        return ""
+    largest = float(abs(scores[usual]).max())
+    first, last = (pick(usual, key=scores.__getitem__) for pick in (max, min))
+
+    def named(index: int) -> str:
+        name = shorten(names[index], 80)
+        return f"patch {name}" if index in explanation.patches else repr(name)
+
+    def score(value: float) -> str:
+        return format_score(value, largest, signed=True)
+
+    value = explanation.value
+    whole = "" if value is None else f" of {score(value)} in all"
+    parts = []
+    if scores[first] > 0:
+        parts.append(f"{named(first)} speaks most for it ({score(scores[first])}{whole})")
+    if scores[last] < 0:
+        verb = "most against it" if parts else "speaks most against it"
+        parts.append(f"{named(last)} {verb} ({score(scores[last])})")
+    return f"{', '.join(parts)}." if parts else "Nothing speaks for it or against it."
+
+
+def terms(explanation: Explanation) -> list[str]:
+    """Return what has to be explained to a reader who does not know the model: tokens, classes."""
+    found = []
+    classes = class_names(explanation)
+    if classes:
+        named = ", ".join(f"{label} is {name}" for label, name in classes.items())
+        found.append(f"The model's own names of its classes: {named}.")
+    first = explanation.tokens[0] if explanation.tokens else ""
+    if explanation.special[:1] == (True,) and has_all_tokens(explanation):
+        read = {read.position for read in explanation.reads} == {0}
+        where = "; the model reads its answer there" if read else ""
+        found.append(f"{first} is not a word of the text: the tokenizer adds it{where}.")
+    return found
+
+
+def options(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return the options of an explanation with their values, in words."""
+    shown = []
+    for option in OPTIONS:
+        # Contributions with a trace show attention, too.
+        used = explanation.trace is not None or explanation.method in option.methods
+        if option.title and used and option.name in explanation.options:
+            shown.append((option.title, option.say(explanation.options[option.name])))
+    return shown
 
 
 def target_name(explanation: Explanation) -> str:
@@ -358,6 +451,18 @@ def format_score(score: float, largest: float, *, signed: bool = False) -> str:
         decimals += 1
     shown = f"{score:{sign}.{decimals}f}"
     return shown if float(shown) else shown.lstrip("+-")
+
+
+def share(value: float) -> str:
+    """Return a share in per cent; one that is close to 0 or 1 is not rounded to it.
+
+    Example:
+        >>> share(0.934), share(0.9993), share(0.0)
+        ('93 %', 'over 99 %', '0 %')
+    """
+    if 0 < value < 0.01:
+        return "under 1 %"
+    return "over 99 %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 
 def mean_and_interval(values: dict[str, Any]) -> tuple[str, str]:

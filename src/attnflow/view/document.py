@@ -8,15 +8,11 @@ allows no script but its own.
 import base64
 import hashlib
 import json
-import posixpath
-import re
 import unicodedata
 from functools import cache
 from html import escape
 from string import Template
 from typing import Any
-
-_IMPORT = re.compile(r'^import\s[^;]*?from "([^"]+)";\n', re.MULTILINE)
 
 
 @cache
@@ -32,50 +28,6 @@ def asset(name: str) -> str:
     from importlib.resources import files  # slow to import
 
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def inlined(module: str) -> str:
-    """Return a JavaScript module and all that it imports, as one.
-
-    Args:
-        module: The path of the module, as in `asset`.
-
-    Returns:
-        A module without imports, and without exports by name. Each module in it comes after those
-        that it imports from.
-    """
-    texts: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name not in texts:
-            for imported in _IMPORT.findall(asset(name)):
-                add(posixpath.normpath(posixpath.join(posixpath.dirname(name), imported)))
-            texts[name] = _IMPORT.sub("", asset(name))
-
-    add(module)
-    exported = r"^export (?=async |function |class |const )"
-    return re.sub(exported, "", "\n".join(texts.values()), flags=re.MULTILINE)
-
-
-def start(function: str, selector: str) -> str:
-    """Return the last lines of a document's script, which show its data.
-
-    Args:
-        function: The function that shows data in an element.
-        selector: Selects the element.
-
-    Returns:
-        JavaScript that calls the function with the data of `data_element`.
-    """
-    return f"""
-{function}(
-  document.querySelector("{selector}"),
-  JSON.parse(document.getElementById("attnflow-data").textContent),
-).catch((error) => {{
-  document.querySelector("{selector}").append(`This page cannot be shown: ${{error.message}}`);
-}});
-"""
 
 
 def data_element(value: Any) -> str:

@@ -14,7 +14,7 @@ from attnflow.explanation import Explanation
 from attnflow.options import ATTENTION_METHODS, Options
 from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
-from attnflow.view.document import inlined
+from attnflow.view.document import asset
 from attnflow.view.notebook import inline_html
 from attnflow.view.page import data, first_choices, style
 from attnflow.view.pieces import has_sign
@@ -88,7 +88,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         attnflow.view.widget.ChoiceError: layer is 3, but there are 2 layers: expected 1 to 2, ...
     """
 
-    _esm = inlined("widget.js")
+    _esm = asset("bundles/widget.js")
 
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)

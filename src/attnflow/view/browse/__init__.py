@@ -31,7 +31,7 @@ from attnflow.options import ANSWER_METHODS
 from attnflow.tokens import Tokens, joined
 from attnflow.view import page
 from attnflow.view.captions import METHOD_NAMES
-from attnflow.view.document import asset, data_element, direction, document, inlined, start
+from attnflow.view.document import asset, data_element, direction, document
 from attnflow.view.pieces import pieces
 from attnflow.view.text import visible
 
@@ -99,7 +99,7 @@ def browse(
 </div>
 </main>""",
         data="\n".join([data_element(data), *packed_pages]),
-        script=inlined("browse/browse.js") + start("browse", ".browse"),
+        script=asset("bundles/browse.js"),
     )
 
 

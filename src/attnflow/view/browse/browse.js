@@ -2,10 +2,18 @@
 // on its own. The modules of the page show a row whose attention is there.
 
 import { shade } from "../page/colour.js";
-import { THEMES } from "../page/controls.js";
 import { makeElement } from "../page/element.js";
+import { THEMES } from "../page/frame.js";
 import { mount } from "../page/page.js";
-import { CONTRIBUTION, cutShort, formatScore, formatShare, METHODS, quote } from "../page/prose.js";
+import {
+  CONTRIBUTION,
+  cutShort,
+  formatScore,
+  formatShare,
+  formatSigned,
+  METHODS,
+  quote,
+} from "../page/prose.js";
 import { fromBase64 } from "../page/trace.js";
 import { answersOf, found, ORDERS, paged, pieceScore, plain, searchText, select } from "./rows.js";
 

@@ -1,12 +1,11 @@
 """The page of an explanation: one HTML file.
 
-The page is plain JavaScript, in modules that also run on their own: `trace.js` reads the saved
-weights, `graph.js` and `flow.js` compute with them, `numbers.js` caches the results, `prose.js`
-describes them, and `colour.js`, `scene.js`, `heat.js` and `layered.js` draw them. `page.js` shows
-everything in an element, with `controls.js`, `text.js`, `words.js`, `heatmap.js`, `tracing.js` and
-`files.js` for its parts, whose elements `element.js` makes. `contribution.js` shows contributions
-above all else, and `sentences.js` a long text by its sentences. There is no build step: `script`
-concatenates the modules.
+Its script is plain JavaScript in modules beside this file, which `bundle.mjs` makes one. `trace.js`
+reads the saved weights, `graph.js` and `flow.js` compute with them, and `numbers.js` caches the
+results. `shown.js` has what is chosen, `prose.js` describes it, and `colour.js`, `scene.js`,
+`heat.js`, `heads.js`, `bars.js`, `routes.js` and `layered.js` draw it. Every other module is one
+part of the page: a function that is given all it needs, and returns its element with functions that
+draw it. `page.js` puts the parts together, in the `Frame` of `frame.js`.
 """
 
 import base64
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from attnflow.explanation import Explanation
 from attnflow.tokens import Tokens
 from attnflow.view import captions
-from attnflow.view.document import asset, data_element, direction, document, inlined, start
+from attnflow.view.document import asset, data_element, direction, document
 from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
 from attnflow.view.sentences import is_long, largest, rows, sentences, units
 from attnflow.view.text import escaped, visible
@@ -49,7 +48,7 @@ def page(explanation: Explanation) -> str:
         style=style(),
         main=f'<main data-theme="auto">\n{_static(explanation)}\n</main>',
         data=data_element(data(explanation)),
-        script=script() + start("mount", "main"),
+        script=script(),
     )
 
 
@@ -98,7 +97,9 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "saved": _saved(explanation),
         "contribution": _contribution(explanation) if has_sign(explanation) else None,
         "sentences": _sentences(explanation) if by_sentence else None,
-        "verdict": captions.verdict(explanation),
+        "verdict": _verdict(explanation),
+        "options": captions.options(explanation),
+        "stretches": _stretches(explanation, shown),
         "first": first_choices(explanation),
     }
 
@@ -186,9 +187,12 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
         bars.append([captions.counted(rest, f"other {unit}"), others, score(others)])
     if explanation.bias is not None:
         bars.append(["biases of the model", explanation.bias, score(explanation.bias)])
-    target, contrast = captions.answer_name(whole), captions.contrast_name(whole)
     return {
-        "title": f"Why {target}, {contrast}?" if contrast.startswith("not") else f"Why {target}?",
+        "kicker": captions.kicker(whole),
+        "title": captions.answer(whole),
+        "subtitle": captions.certainty(whole),
+        "gist": captions.gist(whole),
+        "terms": captions.terms(whole),
         "sum": captions.addition(whole),
         "reading": captions.reading(whole),
         "value": None if explanation.value is None else score(explanation.value),
@@ -206,6 +210,26 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
     }
 
 
+def _verdict(explanation: Explanation) -> dict[str, Any] | None:
+    """Return what the check found, in a sentence and in full, and whether the scores hold."""
+    check = explanation.check
+    if check is None:
+        return None
+    return {"short": check.summary, "long": captions.verdict(explanation), "holds": check.holds}
+
+
+def _stretches(explanation: Explanation, shown: Tokens) -> list[Any] | None:
+    """Return the sentences of a long text that is shown token by token, with their tokens."""
+    if explanation.trace is None or not is_long(explanation) or has_sign(explanation):
+        return None
+    tokens, groups = shown.grouped("sentences")
+    return [
+        [visible(name, line_breaks=False), list(group)]
+        for name, group, special in zip(labels(tokens), groups, tokens.special, strict=True)
+        if not special
+    ]
+
+
 def _saved(explanation: Explanation) -> dict[str, Any] | None:
     """Return scores that the page need not compute, if they are those of the trace's tokens."""
     trace = explanation.trace
@@ -221,12 +245,13 @@ def _saved(explanation: Explanation) -> dict[str, Any] | None:
 
 
 def script() -> str:
-    """Return the page's modules as one.
+    """Return the page's script.
 
     Returns:
-        A module that exports nothing. Its function `mount` shows data in an element.
+        A module that shows the data of its document, and exports `mount`, which shows data in any
+        element.
     """
-    return inlined("page/page.js")
+    return asset("bundles/page.js")
 
 
 def style() -> str:

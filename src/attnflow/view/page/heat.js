@@ -22,19 +22,32 @@ export function heatLayout(width, layers, methods, labelWidth) {
   return { label, cell, layers, row: ROW, head: HEAD, blocks, width: whole };
 }
 
-/** Return the shares of the highest score that is counted, from 0 to 1 for those counted. */
-export function relativeShades(scores, counted) {
+/** Return the median of some scores; NaN if there is none. */
+export function median(scores) {
+  const sorted = Float64Array.from(scores).sort();
+  const middle = sorted.length / 2;
+  return (sorted[Math.floor(middle)] + sorted[Math.ceil(middle) - 1]) / 2;
+}
+
+/**
+ * Return scores as shares of the highest one that is counted. If relative, the median of those
+ * counted is 0, and so is everything below it.
+ */
+export function relativeShades(scores, counted, relative = false) {
   let top = 0;
   for (let i = 0; i < scores.length; i += 1) if (counted[i] && scores[i] > top) top = scores[i];
-  return scores.map((score) => (top > 0 ? score / top : 0));
+  const low = relative ? median(scores.filter((_, i) => counted[i])) : 0;
+  const range = top - low;
+  return scores.map((score) => (range > 0 ? Math.max(0, score - low) / range : 0));
 }
 
 /**
  * Return the drawing of the heat maps.
  *
- * rows are the tokens shown, from the top; rowScores(method, layer) gives scores or null.
+ * rows are the tokens shown, from the top; rowShares(method, layer) gives the shares of the highest
+ * score, or null while they are not known.
  */
-export function heatScene({ layout, numbers, state, theme, rows, counted, rowScores, fit, head }) {
+export function heatScene({ layout, numbers, state, theme, rows, counted, rowShares, fit, head }) {
   const ink = INKS[theme];
   const shapes = [];
   const { cell, label, blocks, layers } = layout;
@@ -67,8 +80,7 @@ export function heatScene({ layout, numbers, state, theme, rows, counted, rowSco
           fill: chosen ? ink.ink : ink.muted,
         });
       }
-      const scores = rowScores(method, layer);
-      const shares = scores ? relativeShades(scores, counted) : null;
+      const shares = rowShares(method, layer);
       rows.forEach((token, i) => {
         const y = top + i * ROW;
         const rect = [left + 0.5, y + 0.5, Math.max(1, cell - 1), ROW - 1];

@@ -4,168 +4,128 @@ import { heatAt, heatLayout, heatScene } from "./heat.js";
 import { cutShort, formatScore, METHODS } from "./prose.js";
 import { paint } from "./scene.js";
 
-/** What a page does for the heat maps; `this` is the page. */
-export const heatmapPart = {
-  buildHeat() {
-    const make = this.make.bind(this);
-    const { numbers } = this;
-    this.heatCanvas = make("canvas", {});
-    this.heatHead = make("canvas", { class: "heat-head", "aria-hidden": "true" });
-    this.heatSpace = make("div", { class: "heat-space" }, this.heatCanvas);
-    this.heat = make(
-      "div",
-      {
-        class: "heat",
-        tabindex: 0,
-        role: "application",
-        "aria-roledescription": "heat map",
-        "aria-label":
-          "Scores of each token, a row, in each layer, a column, by each method. Arrow keys move the cell; the same numbers are in the table below.",
-      },
-      this.heatSpace,
-    );
-    this.listen(this.heat, "scroll", () => {
-      this.later("scroll", () => {
-        this.measureHeat();
-        this.drawHeat();
-      });
-    });
-    this.listen(this.heat, "pointermove", (event) => this.hoverHeat(event));
-    this.listen(this.heat, "pointerleave", () => this.hideTip());
-    this.listen(this.heat, "click", (event) => {
-      const at = this.atHeat(event);
-      if (at) this.set(at.method ? at : { token: at.token });
-    });
-    this.listen(this.heat, "keydown", (event) => this.moveInHeat(event));
-    const switches = make("div", {
-      class: "switches",
-      role: "group",
-      "aria-label": "Methods compared",
-    });
-    for (const method of Object.keys(METHODS)) {
-      const has = numbers.methods.includes(method);
-      const input = make("input", {
-        type: "checkbox",
-        id: this.id(`show-${method}`),
-        "data-show": method,
-        disabled: !has,
-        onchange: (event) => {
-          if (event.target.checked) this.shownMethods.add(method);
-          else this.shownMethods.delete(method);
-          this.show();
-        },
-      });
-      input.checked = has;
-      switches.append(
-        make(
-          "div",
-          { class: "check" },
-          input,
-          make("label", { for: this.id(`show-${method}`) }, METHODS[method].short),
-        ),
-      );
-    }
-    this.findingList = make("div", { class: "findings" });
-    return make(
-      "section",
-      { class: numbers.groups ? "compare long" : "compare", "aria-labelledby": this.id("compare") },
-      make(
-        "div",
-        { class: "section-head" },
-        make("h2", { id: this.id("compare") }, "Three answers, layer by layer"),
-        switches,
-      ),
-      this.findingList,
-      make("div", { class: "heat-frame" }, this.heatHead, this.heat),
-      this.saturation,
-    );
-  },
+/**
+ * Return the heat maps: {element, measure, draw, scene}. set changes what is shown, and methods says
+ * which methods are drawn. measure is called before anything else changes: afterwards the browser
+ * would have to lay out all that did.
+ */
+export function heatPart(frame, { shown, set, methods }) {
+  const { make } = frame;
+  const { numbers } = shown;
+  const labelWidth = frame.fit.widest(numbers.labels, 12.5, 700);
+  const canvas = make("canvas", {});
+  const head = make("canvas", { class: "heat-head", "aria-hidden": "true" });
+  const space = make("div", { class: "heat-space" }, canvas);
+  const heat = make(
+    "div",
+    {
+      class: "heat",
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "heat map",
+      "aria-label":
+        "Scores of each token, a row, in each layer, a column, by each method. Arrow keys move the cell; the same numbers are in the table below.",
+    },
+    space,
+  );
+  let place = { width: 0, height: 0, scrolled: 0 };
+  let layout = null;
 
-  // What drawHeat needs to know of its place.
-  measureHeat() {
-    const { clientWidth: width, clientHeight: height, scrollTop: scrolled } = this.heat;
-    this.heatPlace = { width, height, scrolled };
-  },
+  frame.listen(heat, "scroll", () => {
+    frame.later("scroll", () => {
+      measure();
+      draw();
+    });
+  });
+  frame.listen(heat, "pointermove", (event) => {
+    const at = atPointer(event);
+    if (!at?.method) return frame.hideTip();
+    return frame.showTip(event, describe(at));
+  });
+  frame.listen(heat, "pointerleave", () => frame.hideTip());
+  frame.listen(heat, "click", (event) => {
+    const at = atPointer(event);
+    if (at) set(at.method ? at : { token: at.token });
+  });
+  frame.listen(heat, "keydown", move);
 
-  drawHeat() {
-    const { numbers } = this;
-    const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
-    const { width } = this.heatPlace;
+  function measure() {
+    const { clientWidth: width, clientHeight: height, scrollTop: scrolled } = heat;
+    place = { width, height, scrolled };
+  }
+
+  // What scenes of any size share.
+  function drawing() {
+    return {
+      numbers,
+      state: shown.marks,
+      theme: frame.theme,
+      counted: shown.counted,
+      fit: frame.fit,
+    };
+  }
+
+  const sharesOf = (scores) => (method, layer) => {
+    const found = scores(method, layer);
+    return found && shown.shares(found);
+  };
+
+  function draw() {
+    const { width } = place;
     if (width === 0) return;
-    const layout = heatLayout(width, this.layers, methods, this.labelWidth);
-    this.heatLayout = layout;
+    layout = heatLayout(width, shown.layers, methods(), labelWidth);
     const total = numbers.tokens * layout.row;
-    if (this.heatSpace.style.height !== `${total}px`) {
-      this.heatSpace.style.height = `${total}px`;
-      this.measureHeat();
+    if (space.style.height !== `${total}px`) {
+      space.style.height = `${total}px`;
+      measure();
     }
-    const { height, scrolled } = this.heatPlace;
+    const { height, scrolled } = place;
     // A long text is not drawn as a whole, which no canvas could hold.
-    const whole = this.printing && !numbers.groups;
+    const whole = frame.printing && !numbers.groups;
     const visible = whole ? total : Math.min(total, height || 560);
     const first = whole ? 0 : Math.floor(scrolled / layout.row);
     const last = Math.min(numbers.tokens, first + Math.ceil(visible / layout.row) + 1);
     const rows = Array.from({ length: last - first }, (_, i) => first + i);
-    const shared = {
-      layout,
-      numbers,
-      state: this.marks,
-      theme: this.theme,
-      counted: this.counted,
-      fit: this.fit,
-      rowScores: (method, layer) => this.knownScores(method, layer),
-    };
+    const rowShares = sharesOf((method, layer) => shown.knownScores(method, layer));
+    const given = { ...drawing(), layout, rowShares };
     const offset = whole ? 0 : scrolled - first * layout.row;
-    this.paintCanvas(
-      this.heatCanvas,
-      layout.width,
-      visible,
-      -offset,
-      heatScene({ ...shared, rows }).shapes,
-    );
-    const head = heatScene({ ...shared, rows: [], head: true });
-    this.paintCanvas(this.heatHead, layout.width, layout.head, 0, head.shapes);
-  },
+    onCanvas(canvas, visible, -offset, heatScene({ ...given, rows }).shapes);
+    onCanvas(head, layout.head, 0, heatScene({ ...given, rows: [], head: true }).shapes);
+  }
 
-  paintCanvas(canvas, width, height, offset, shapes) {
-    const scale = this.printing ? 2 : Math.min(2, this.window.devicePixelRatio || 1);
-    canvas.width = Math.max(1, Math.ceil(width * scale));
-    canvas.height = Math.max(1, Math.ceil(height * scale));
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    const context = canvas.getContext("2d");
+  function onCanvas(target, height, offset, shapes) {
+    const scale = frame.printing ? 2 : Math.min(2, frame.window.devicePixelRatio || 1);
+    target.width = Math.max(1, Math.ceil(layout.width * scale));
+    target.height = Math.max(1, Math.ceil(height * scale));
+    target.style.width = `${layout.width}px`;
+    target.style.height = `${height}px`;
+    const context = target.getContext("2d");
     context.scale(scale, scale);
     context.translate(0, offset);
     paint(context, shapes);
-  },
+  }
 
-  atHeat(event) {
-    if (!this.heatLayout) return null;
-    const box = this.heat.getBoundingClientRect();
-    const x = event.clientX - box.left - this.heat.clientLeft;
-    const y = event.clientY - box.top - this.heat.clientTop + this.heat.scrollTop;
-    return heatAt(this.heatLayout, this.numbers, x, y);
-  },
+  function atPointer(event) {
+    if (!layout) return null;
+    const box = heat.getBoundingClientRect();
+    const x = event.clientX - box.left - heat.clientLeft;
+    const y = event.clientY - box.top - heat.clientTop + heat.scrollTop;
+    return heatAt(layout, numbers, x, y);
+  }
 
-  hoverHeat(event) {
-    const at = this.atHeat(event);
-    if (!at?.method) return this.hideTip();
-    return this.showTip(event, this.describeCell(at));
-  },
-
-  describeCell({ method, layer, token }) {
-    const scores = this.scores(method, layer);
+  function describe({ method, layer, token }) {
+    const scores = shown.scores(method, layer);
     const value = scores ? formatScore(scores[token]) : "being computed";
-    return `${cutShort(this.numbers.labels[token], 120)}\n${METHODS[method].short}, ${this.layerName(layer)}: ${value}`;
-  },
+    return `${cutShort(numbers.labels[token], 120)}\n${METHODS[method].short}, ${shown.layerName(layer)}: ${value}`;
+  }
 
-  moveInHeat(event) {
-    const { numbers, state } = this;
-    const methods = numbers.methods.filter((method) => this.shownMethods.has(method));
-    const column = methods.indexOf(state.method) * this.layers + state.layer - 1;
-    const token = state.token ?? Math.max(0, this.marks.position);
-    const step = Math.max(1, Math.floor(this.heat.clientHeight / (this.heatLayout?.row ?? 22)) - 1);
-    const moves = {
+  function move(event) {
+    const { state, layers } = shown;
+    const drawn = methods();
+    const column = drawn.indexOf(state.method) * layers + state.layer - 1;
+    const token = state.token ?? Math.max(0, shown.marks.position);
+    const step = Math.max(1, Math.floor(heat.clientHeight / (layout?.row ?? 22)) - 1);
+    const to = {
       ArrowUp: [token - 1, column],
       ArrowDown: [token + 1, column],
       PageUp: [token - step, column],
@@ -174,25 +134,38 @@ export const heatmapPart = {
       ArrowRight: [token, column + 1],
       Home: [0, column],
       End: [numbers.tokens - 1, column],
-    };
-    const move = moves[event.key];
-    if (!move || methods.length === 0) return;
+    }[event.key];
+    if (!to || drawn.length === 0) return;
     event.preventDefault();
-    const row = Math.min(numbers.tokens - 1, Math.max(0, move[0]));
-    const cell = Math.min(methods.length * this.layers - 1, Math.max(0, move[1]));
-    const method = methods[Math.floor(cell / this.layers)];
-    const layer = (cell % this.layers) + 1;
-    this.set({ method, layer, token: row });
-    this.reveal(row);
-    this.live.textContent = this.describeCell({ method, layer, token: row }).replace("\n", ", ");
-  },
+    const row = Math.min(numbers.tokens - 1, Math.max(0, to[0]));
+    const cell = Math.min(drawn.length * layers - 1, Math.max(0, to[1]));
+    const at = { method: drawn[Math.floor(cell / layers)], layer: (cell % layers) + 1, token: row };
+    set(at);
+    reveal(row);
+    frame.say(describe(at).replace("\n", ", "));
+  }
 
   // Scroll the heat map so that a row can be seen.
-  reveal(token) {
-    const { row } = this.heatLayout;
+  function reveal(token) {
+    const { row } = layout;
     const above = token * row;
-    if (above < this.heat.scrollTop) this.heat.scrollTop = above;
-    const below = above + row - this.heat.clientHeight;
-    if (below > this.heat.scrollTop) this.heat.scrollTop = below;
-  },
-};
+    if (above < heat.scrollTop) heat.scrollTop = above;
+    const below = above + row - heat.clientHeight;
+    if (below > heat.scrollTop) heat.scrollTop = below;
+  }
+
+  return {
+    element: make("div", { class: "heat-frame" }, head, heat),
+    measure,
+    draw,
+    /** Return the drawing of some rows with their head, for a width. */
+    scene: (width, rows) =>
+      heatScene({
+        ...drawing(),
+        layout: heatLayout(width, shown.layers, methods(), labelWidth),
+        rows,
+        rowShares: sharesOf((method, layer) => shown.scores(method, layer)),
+        head: true,
+      }),
+  };
+}

@@ -1,4 +1,5 @@
-// The layered graph: a token a row, the input at the left, each layer one column further right.
+// The layered graph as a drawing: a token a row, the input at the left, each layer one column
+// further right.
 
 import { INKS, shade } from "./colour.js";
 
@@ -7,171 +8,81 @@ const MOST_EDGES = 260;
 const GRAPH_ROW = 24;
 const GRAPH_HEAD = 34;
 
-/**
- * Return how much there is at each position of each layer of the graph, from the input up to the
- * chosen layer.
- *
- * Of raw attention, that is how much the chosen position attends to a position of the layer below,
- * and nothing further down; of rollout, how much of the chosen position comes through; of flow, how
- * much of one largest flow from the chosen token goes through.
- */
-export function graphMasses(numbers, state, cut) {
-  const { layer, position, head, method } = state;
-  const graph = numbers.graphOf(layer, head);
-  const level = numbers.level(layer, position);
-  if (method === "rollout") return graph.descent(level, position);
-  const masses = Array.from({ length: level + 1 }, () => new Float64Array(graph.tokens));
-  if (method === "raw") {
-    masses[level][position] = 1;
-    for (const l of numbers.levelsOf(layer, position)) masses[l - 1] = graph.raw(l, position);
-  } else if (cut) {
-    masses[level][position] = cut.value;
-    for (const [l, , to, weight] of cut.edges) masses[l - 1][to] += weight;
-  }
-  return masses;
-}
-
-/**
- * Return the edges between some tokens, each as {layer, from, to, weight, cut}: from is a position
- * of that layer, to one of the layer below.
- */
-export function graphEdges(numbers, state, cut, masses, rows) {
-  const { layer, position, head, method } = state;
-  const edges = [];
-  if (method === "flow") {
-    const shown = new Set(rows);
-    const limits = new Set(cut ? cut.cut.map(([l, k, m]) => `${l} ${k} ${m}`) : []);
-    for (const [l, from, to, weight] of cut ? cut.edges : []) {
-      if (shown.has(from) && shown.has(to)) {
-        edges.push({ layer: l, from, to, weight, cut: limits.has(`${l} ${from} ${to}`) });
-      }
-    }
-    return edges;
-  }
-  const graph = numbers.graphOf(layer, head);
-  const levels = numbers.levelsOf(layer, position);
-  for (let l = numbers.level(layer, position); l > 0; l -= 1) {
-    for (const from of rows) {
-      const mass = method === "raw" ? 1 : masses[l][from];
-      if (mass < 1e-3) continue;
-      // Whoever passes a layer does not attend in it.
-      const other = levels.includes(l) && from !== position;
-      if (method === "raw" && (other || graph.passes(l, from))) continue;
-      for (const to of rows) {
-        const weight =
-          method === "raw"
-            ? graph.attention[l - 1][from * graph.tokens + to]
-            : mass * graph.capacity(l, from, to);
-        if (weight > 1e-3) edges.push({ layer: l, from, to, weight });
-      }
-    }
-  }
-  return edges;
-}
-
 /** Return the tokens whose rows are drawn, in their order: those that matter most, if too many. */
-export function graphRows(numbers, state, masses) {
+export function graphRows(numbers, { sizes, source, sink }) {
   const { tokens } = numbers;
   if (tokens <= MOST_ROWS) return Array.from({ length: tokens }, (_, i) => i);
   const weight = new Float64Array(tokens);
-  for (const level of masses) {
+  for (const level of sizes) {
     for (let k = 0; k < tokens; k += 1) weight[k] = Math.max(weight[k], level[k]);
   }
-  weight[state.position] = Infinity;
-  if (state.token !== null) weight[state.token] = Infinity;
+  for (const token of [source, sink]) if (token !== null) weight[token] = Infinity;
   return Array.from(weight.keys())
     .sort((a, b) => weight[b] - weight[a] || a - b)
     .slice(0, MOST_ROWS)
     .sort((a, b) => a - b);
 }
 
-/** Return the drawing of the graph, with the places of its nodes. */
-export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth }) {
+/**
+ * Return the drawing of routes, with the places of its nodes. node is a chosen one, as [layer,
+ * token]: what does not pass through it is drawn paler; null if none is.
+ */
+export function graphScene({ numbers, routes, node, theme, width, fit, labelWidth }) {
   const ink = INKS[theme];
-  const masses = graphMasses(numbers, state, cut);
-  const rows = graphRows(numbers, state, masses);
+  const { masses, unit, top, columns, source, sink } = routes;
+  const rows = graphRows(numbers, routes);
   const rowOf = new Map(rows.map((token, i) => [token, i]));
   const label = Math.max(48, Math.min(labelWidth + 4, 190, width * 0.24));
   const left = label + 22;
   const right = width - 26;
-  const level = numbers.level(state.layer, state.position);
-  const columns = numbers.level(numbers.layersOf(state.position), state.position);
-  const steps = numbers.levelsOf(1, state.position).length;
   const xOf = (layer) => left + ((right - left) * layer) / columns;
   const yOf = (token) => GRAPH_HEAD + (rowOf.get(token) + 0.5) * GRAPH_ROW;
-  const height = GRAPH_HEAD + rows.length * GRAPH_ROW + 10;
-  const shapes = [];
-  const step =
-    [1, 2, 5, 10].find((every) => (every * (right - left)) / columns >= 30 / steps) ?? 20;
-  for (let column = 0; column <= columns; column += 1) {
-    const chosen = column === level;
-    const near = Math.abs(column - level) * ((right - left) / columns) < 30;
-    const text = columnName(numbers, column, step);
-    if (chosen || (text !== null && !near)) {
-      shapes.push({
-        text: columnName(numbers, column, 1),
-        x: xOf(column),
-        y: 16,
-        size: 11,
-        anchor: "middle",
-        weight: chosen ? 700 : 400,
-        fill: chosen ? ink.ink : ink.muted,
-      });
-    }
-  }
-  // A gap in the text between two rows shows as a thin line.
-  rows.forEach((token, i) => {
-    if (i > 0 && token !== rows[i - 1] + 1) {
-      const y = GRAPH_HEAD + i * GRAPH_ROW;
-      shapes.push({ curve: [label * 0.4, y, width - 8, y], stroke: ink.line, dash: [2, 4] });
-    }
-  });
+  const shapes = [
+    ...columnNames({ numbers, ink, top, columns, xOf }),
+    ...gaps({ rows, ink, from: label * 0.4, to: width - 8 }),
+  ];
 
-  const drawn = graphEdges(numbers, state, cut, masses, rows);
-  const levels = numbers.levelsOf(state.layer, state.position);
-  const own = (edge) => edge.from === state.position && levels.includes(edge.layer);
-  const strength = (edge) => edge.weight * (edge.cut ? 4 : 1) * (own(edge) ? 3 : 1);
-  drawn.sort((a, b) => strength(b) - strength(a));
-  drawn.length = Math.min(drawn.length, MOST_EDGES);
-  const largest = drawn.reduce((most, edge) => Math.max(most, edge.weight), 0);
-  // The strong ones last, so that they lie above.
-  drawn.reverse();
-  drawn.forEach((edge) => {
-    const share = largest > 0 ? edge.weight / largest : 0;
-    const quiet = state.method === "raw" && !own(edge);
-    const colour = quiet ? ink.muted : shade(theme, 0.45 + 0.55 * share).hex;
+  const drawn = drawnEdges(routes, rowOf, node);
+  const largest = drawn.reduce((most, { weight }) => Math.max(most, Math.abs(weight)), 0);
+  for (const edge of drawn) {
+    const share = largest > 0 ? Math.abs(edge.weight) / largest : 0;
+    const sign = edge.weight < 0 ? -1 : 1;
+    const colour = edge.quiet ? ink.muted : shade(theme, sign * (0.45 + 0.55 * share)).hex;
+    const opacity = edge.quiet ? 0.08 + 0.35 * share : 0.4 + 0.55 * share;
     edge.curve = [xOf(edge.layer - 1), yOf(edge.to), xOf(edge.layer), yOf(edge.from)];
     shapes.push({
       curve: edge.curve,
       stroke: edge.cut ? ink.cut : colour,
       width: 0.7 + 6.3 * share,
-      opacity: quiet ? 0.08 + 0.35 * share : 0.4 + 0.55 * share,
-      dash: edge.cut ? [5, 3] : undefined,
+      opacity: edge.aside ? 0.16 * opacity : opacity,
+      // What speaks against the answer, for those who see no difference in hue.
+      dash: edge.cut ? [5, 3] : sign < 0 ? [2, 2.5] : undefined,
     });
-  });
+  }
 
   const nodes = [];
   for (let layer = 0; layer <= columns; layer += 1) {
     for (const token of rows) {
       // Who passes a layer is the same node as below.
       if (layer > 0 && numbers.graph.passes(layer, token)) continue;
-      const mass = layer <= level ? masses[layer][token] : 0;
-      const source = layer === level && token === state.position;
-      const sink = state.method === "flow" && layer === 0 && token === state.token;
-      const size = mass > 0 ? 2 + 5 * Math.sqrt(Math.min(1, mass)) : 1.6;
-      if (source || sink) {
+      const mass = layer <= top ? masses[layer][token] : 0;
+      const share = Math.min(1, Math.sqrt(Math.abs(mass) / unit));
+      const here = layer === top && token === source;
+      const chosen = node !== null && layer === node[0] && token === node[1];
+      if (here || chosen || (layer === 0 && token === sink)) {
         shapes.push({ circle: [xOf(layer), yOf(token), 9], stroke: ink.cut, width: 1.75 });
       }
+      const colour = shade(theme, Math.sign(mass) * (0.3 + 0.7 * share)).hex;
       shapes.push({
-        circle: [xOf(layer), yOf(token), source ? 5.5 : size],
-        fill: mass > 0 ? shade(theme, 0.3 + 0.7 * Math.min(1, Math.sqrt(mass))).hex : ink.line,
+        circle: [xOf(layer), yOf(token), here ? 5.5 : mass ? 2 + 5 * share : 1.6],
+        fill: mass ? colour : ink.line,
         key: nodes.length,
       });
       nodes.push({ layer, token, x: xOf(layer), y: yOf(token), mass });
     }
   }
   for (const token of rows) {
-    const chosen = token === state.position || token === state.token;
+    const chosen = token === source || token === sink || token === node?.[1];
     shapes.push({
       text: fit(numbers.labels[token], label, 12.5, chosen ? 700 : 400),
       x: label + 6,
@@ -183,7 +94,57 @@ export function graphScene({ numbers, state, theme, width, cut, fit, labelWidth 
       fill: numbers.special[token] ? ink.muted : ink.ink,
     });
   }
-  return { width, height, shapes, nodes, edges: drawn, rows, spacing: (right - left) / columns };
+  const height = GRAPH_HEAD + rows.length * GRAPH_ROW + 10;
+  return { width, height, shapes, nodes, edges: drawn, rows };
+}
+
+// The strongest edges between rows, the strongest last, so that they lie above.
+function drawnEdges({ edges, source, top }, rowOf, node) {
+  const touches = ({ layer, from, to }) =>
+    (layer === node[0] && from === node[1]) || (layer === node[0] + 1 && to === node[1]);
+  const own = (edge) => edge.from === source && edge.layer === top && source !== null;
+  const strength = (edge) =>
+    Math.abs(edge.weight) * (edge.cut ? 4 : 1) * (own(edge) ? 3 : 1) * (edge.aside ? 1e-3 : 1);
+  return edges
+    .filter(({ from, to }) => rowOf.has(from) && rowOf.has(to))
+    .map((edge) => (node && !touches(edge) ? { ...edge, aside: true } : { ...edge }))
+    .sort((a, b) => strength(b) - strength(a))
+    .slice(0, MOST_EDGES)
+    .reverse();
+}
+
+function columnNames({ numbers, ink, top, columns, xOf }) {
+  const gap = xOf(1) - xOf(0);
+  const twice = numbers.encoder && columns > numbers.encoder[0] ? 2 : 1;
+  const step = [1, 2, 5, 10].find((every) => every * gap * twice >= 30) ?? 20;
+  const shapes = [];
+  for (let column = 0; column <= columns; column += 1) {
+    const chosen = column === top;
+    const near = Math.abs(column - top) * gap < 30;
+    const text = columnName(numbers, column, step);
+    if (!chosen && (text === null || near)) continue;
+    shapes.push({
+      text: columnName(numbers, column, 1),
+      x: xOf(column),
+      y: 16,
+      size: 11,
+      anchor: "middle",
+      weight: chosen ? 700 : 400,
+      fill: chosen ? ink.ink : ink.muted,
+    });
+  }
+  return shapes;
+}
+
+// A gap in the text between two rows shows as a thin line.
+function gaps({ rows, ink, from, to }) {
+  const shapes = [];
+  rows.forEach((token, i) => {
+    if (i === 0 || token === rows[i - 1] + 1) return;
+    const y = GRAPH_HEAD + i * GRAPH_ROW;
+    shapes.push({ curve: [from, y, to, y], stroke: ink.line, dash: [2, 4] });
+  });
+  return shapes;
 }
 
 /** Return the edge of a drawing that is nearest to a point, if any is within reach, in pixels. */

@@ -61,6 +61,9 @@ export class Numbers {
     this.encoder = trace?.encoder ?? null;
     this.methods = trace ? ["raw", "rollout", "flow"] : [explanation.method];
     this.heads = trace?.heads ? trace.heads[0].length : 0;
+    // What each edge carried to the answer, and what each head added to it, where that was kept.
+    this.carried = trace?.carried ?? null;
+    this.headValues = trace?.values ?? null;
     this.relative = Boolean(trace?.mask);
     this.graph = trace
       ? new Graph(trace.attention, trace.residual, trace.tokens, this.encoder)
@@ -257,6 +260,15 @@ export class Numbers {
     return this.uniform;
   }
 
+  /**
+   * Return what the positions of each layer of the graph carry to the answer: masses, with their
+   * sign, sizes, without, and for each layer the total size of its edges.
+   */
+  get currents() {
+    this.summed ??= currentsOf(this.carried, this.tokens);
+    return this.summed;
+  }
+
   keep(name, row) {
     // Rows of 512 numbers; this many are a few megabytes.
     if (this.rows.size > 4000) this.forget();
@@ -340,6 +352,30 @@ export class Numbers {
 /** Return the sums of scores over groups of tokens. */
 export function sums(groups, scores) {
   return Float64Array.from(groups, (group) => group.reduce((sum, token) => sum + scores[token], 0));
+}
+
+// A position carries what leaves it upwards; in the last layer, what came to it from below.
+function currentsOf(carried, tokens) {
+  const empty = () => Array.from({ length: carried.length + 1 }, () => new Float64Array(tokens));
+  const [masses, sizes] = [empty(), empty()];
+  const totals = carried.map((edges, layer) => {
+    let total = 0;
+    for (let from = 0; from < tokens; from += 1) {
+      for (let to = 0; to < tokens; to += 1) {
+        const value = edges[from * tokens + to];
+        const size = Math.abs(value);
+        masses[layer][to] += value;
+        sizes[layer][to] += size;
+        if (layer === carried.length - 1) {
+          masses[layer + 1][from] += value;
+          sizes[layer + 1][from] += size;
+        }
+        total += size;
+      }
+    }
+    return total;
+  });
+  return { masses, sizes, totals };
 }
 
 function key(method, layer, position, head) {

@@ -284,6 +284,67 @@ export function cutSentence(cut, where, position, token, names, called = (l) => 
   );
 }
 
+const GRAPH_WORDS = {
+  answer:
+    "What flowed: the width of an edge is the part of the answer that came along it. Blue speaks for " +
+    "the answer, orange and dotted against it. All edges into a layer add up to the answer, but for " +
+    "what biases add. Choose a node to see what passes through it.",
+  raw:
+    "Raw attention: every step is drawn by its weight alone. The chosen position's own step is in " +
+    "colour; the steps below it, in grey, are what raw attention leaves out. Choose a node to trace " +
+    "what reaches it.",
+  rollout:
+    "Rollout: the width of an edge is the share of the chosen position that comes along it. All " +
+    "edges into a layer sum to 1. Choose a node to trace what reaches it.",
+  flow:
+    "Flow: one way to send the most from the ringed token to the ringed position. Dashed edges are " +
+    "the minimum cut: they are full, and widening anything else would change nothing. Choose a node " +
+    "to trace what reaches it.",
+};
+
+/**
+ * Describe what the layered graph draws. method is a method or "answer", twice whether a layer is
+ * two steps, and hidden how many tokens are not drawn.
+ */
+export function graphWords({ method, twice, hidden }) {
+  const parts = [GRAPH_WORDS[method]];
+  if (twice) {
+    parts.push(
+      "A layer of the decoder is two steps: it attends to the target so far, then to the source.",
+    );
+  }
+  if (hidden === 1) parts.push("The token that matters least here is not drawn.");
+  if (hidden > 1) parts.push(`Of all tokens, the ${hidden} that matter least here are not drawn.`);
+  return parts.join(" ");
+}
+
+/** Describe how much the routes carry that are left above a threshold. */
+export function keptSentence(method, kept, threshold) {
+  const above = `${(100 * threshold).toPrecision(2)} %`;
+  if (kept === null) return `Edges that weigh less than ${above} are not drawn.`;
+  const share = formatShare(kept);
+  if (kept === 0) return `No route from the top to the input has only edges above ${above}.`;
+  return {
+    answer: `The routes drawn carry at least ${share} of all that flowed to the answer in any layer, both signs counted.`,
+    rollout: `The routes drawn bring ${share} of the chosen position from the input.`,
+    flow: `The routes drawn carry at most ${share} of this flow: that is what is left in the layer where least is.`,
+  }[method];
+}
+
+/**
+ * Describe what passes through a node. came and went are names and amounts: from where it came below,
+ * and to where it went above. all is the whole answer, in words, or null.
+ */
+export function throughSentence({ answer, name, place, mass, all, came, went, top }) {
+  const what = answer ? `${mass}${all === null ? "" : ` of the answer's ${all}`}` : mass;
+  const named = (ends) => list(ends.map(([end, amount]) => `${end} (${amount})`));
+  const parts = [`Through ${name} ${place} passes ${what}.`];
+  if (came.length) parts.push(`It came from ${named(came)}.`);
+  if (went.length) parts.push(`It went to ${named(went)}.`);
+  else if (top && answer) parts.push("The answer is read there.");
+  return parts.join(" ");
+}
+
 function count(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }

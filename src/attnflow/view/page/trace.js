@@ -58,10 +58,11 @@ function normalised(codes, start, tokens) {
 /**
  * Read the trace of an explanation.
  *
- * Returns {tokens, attention, heads, residual, mask, encoder, sunk}: attention has a Float32Array of n x n for
- * each layer, heads one for each head of each layer or is null, residual has for each layer the
+ * Returns {tokens, attention, heads, values, carried, residual, mask, encoder, sunk}: attention has a
+ * Float32Array of n x n for each layer, heads one for each head of each layer or is null, residual has for each layer the
  * share of each position, and mask for each layer which offsets from -(n - 1) to n - 1 it attends
- * over, or is null. Of an encoder-decoder, encoder is [its layers, the tokens of the source].
+ * over, or is null. carried has what each edge carried to the answer, like attention, and values what
+ * each head of each layer added to it; either may be null. Of an encoder-decoder, encoder is [its layers, the tokens of the source].
  */
 export async function readTrace(trace) {
   const tokens = trace.tokens.length;
@@ -90,6 +91,18 @@ export async function readTrace(trace) {
       Array.from(flags.subarray(layer * offsets, (layer + 1) * offsets), (flag) => flag > 0),
     );
   }
+  let carried = null;
+  if (trace.carried) {
+    const { scale, bits, values } = trace.carried;
+    const signed = await unpack(values, layers * size, bits);
+    const middle = 2 ** (bits - 1) - 1;
+    carried = attention.map((_, layer) =>
+      Float32Array.from(
+        signed.subarray(layer * size, (layer + 1) * size),
+        (code) => scale * (code / middle - 1),
+      ),
+    );
+  }
   const residual = attention.map((_, layer) =>
     Float64Array.from({ length: tokens }, (__, k) =>
       typeof trace.residual === "number" ? trace.residual : trace.residual[layer][k],
@@ -97,7 +110,17 @@ export async function readTrace(trace) {
   );
   // Which layers attend to a learned sink, the first of the tokens, if there is one.
   const sunk = trace.sink ? attention.map((weights) => attends(weights, tokens)) : null;
-  return { tokens, attention, heads, residual, mask, encoder: trace.encoder ?? null, sunk };
+  return {
+    tokens,
+    attention,
+    heads,
+    values: trace.heads?.values ?? null,
+    carried,
+    residual,
+    mask,
+    encoder: trace.encoder ?? null,
+    sunk,
+  };
 }
 
 /** Return whether a position passes a layer of an encoder-decoder's graph, and does not attend. */

@@ -1,6 +1,8 @@
-// The served page: a form, and below it the pages of one text or of two that are compared. This
-// comes after the modules of the page in one script, and uses their makeElement, mount, METHODS and
-// quote.
+// The served page: a form, and below it the pages of one text or of two that are compared.
+
+import { makeElement } from "../../view/page/element.js";
+import { mount } from "../../view/page/page.js";
+import { describePrediction, METHODS, quote } from "../../view/page/prose.js";
 
 const EDGE_NAMES = {
   attention: "attention",
@@ -55,7 +57,8 @@ function align(first, second) {
   return pairs;
 }
 
-class Served {
+/** The served page in an element. */
+export class Served {
   constructor(main) {
     this.main = main;
     this.ask = main.querySelector(".ask");
@@ -633,6 +636,3 @@ function inWords({ event, ahead, stage, text, texts, seconds }) {
   const which = texts > 1 ? ` text ${text} of ${texts}` : " the text";
   return `${{ model: `The model reads${which}`, scores: `Scoring the tokens of${which}`, answer: "Writing the answer" }[stage]}${time} …`;
 }
-
-const served = new Served(document.querySelector("main.served"));
-served.start().catch((error) => served.complain(error.message));

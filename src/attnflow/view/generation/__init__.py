@@ -349,7 +349,7 @@ def page(generation: Generation) -> str:
     name = visible(generation.text.strip(), line_breaks=False)
     return document(
         title=f"Where it came from: {name}"[:100],
-        style=explanation_page.style() + asset("generation.css") + _shade_rules(),
+        style=explanation_page.style() + asset("generation/generation.css") + _shade_rules(),
         main=f'<main class="attnflow" data-theme="auto">\n{body}\n</main>',
         data="",
         script="",
