@@ -17,6 +17,10 @@ METHOD_NAMES = {
 }
 # The classes of the model that comes with attnflow, in words.
 VERB_NUMBERS = {"VBP": "VBP (plural)", "VBZ": "VBZ (singular)"}
+VERB_NUMBER_TERM = (
+    "VBP and VBZ are the names that the model was trained with: VBP is a verb in the plural, such "
+    "as \u201care\u201d, and VBZ one in the singular, such as \u201cis\u201d."
+)
 
 
 # ---- Explanations --------------------------------------------------------------------------------
@@ -145,10 +149,8 @@ def gist(explanation: Explanation) -> str:
 def terms(explanation: Explanation) -> list[str]:
     """Return what has to be explained to a reader who does not know the model: tokens, classes."""
     found = []
-    classes = class_names(explanation)
-    if classes:
-        named = ", ".join(f"{label} is {name}" for label, name in classes.items())
-        found.append(f"The model's own names of its classes: {named}.")
+    if class_names(explanation):
+        found.append(VERB_NUMBER_TERM)
     first = explanation.tokens[0] if explanation.tokens else ""
     if explanation.special[:1] == (True,) and has_all_tokens(explanation):
         read = {read.position for read in explanation.reads} == {0}

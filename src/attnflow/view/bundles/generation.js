@@ -1,1 +1,1 @@
-// Made by bundle.mjs of attnflow's sources, sha256 9ecfe940d5333346e5fe76f8efd598e941c4db01905fc40c2c29218cd2245c73.
+// Made by bundle.mjs of attnflow's sources, sha256 a12b86edc6ba2816e57378cf6880f20c4848fc5ab62585af3965ca2dee526717.
