@@ -312,6 +312,35 @@ def test_all_of_the_source_comes_through_cross_attention():
     torch.testing.assert_close(crossed, found.scores[0].sum(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["BERT", "ModernBERT", "GPT-2", "Llama", "T5"])
+def test_the_parts_of_the_heads_add_up_to_those_of_the_edges(name):
+    if name == "T5":
+        model, inputs = tiny_t5(IDS)
+    else:
+        model, inputs = randomised(build(name)).double(), {"input_ids": IDS}
+    for step in contribute(model, inputs, score_of, steps=True).steps:
+        assert step.heads.shape == (1, 4)
+        assert step.heads.abs().min() > 0
+        torch.testing.assert_close(step.heads.sum(1), step.edges.sum((1, 2)))
+
+
+@pytest.mark.parametrize("head", [0, 2, 3])
+def test_a_head_whose_output_is_the_only_one_has_all(head):
+    model = randomised(build("Llama")).double()
+    size = model.config.head_dim
+    with torch.no_grad():
+        # The output projection reads this head alone.
+        kept = model.model.layers[1].self_attn.o_proj.weight[:, head * size : (head + 1) * size]
+        alone = torch.zeros_like(model.model.layers[1].self_attn.o_proj.weight)
+        alone[:, head * size : (head + 1) * size] = kept
+        model.model.layers[1].self_attn.o_proj.weight.copy_(alone)
+    step = contribute(model, {"input_ids": IDS}, score_of, steps=True).steps[1]
+    expected = torch.zeros_like(step.heads)
+    expected[:, head] = step.edges.sum((1, 2))
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(step.heads, expected)
+
+
 def test_steps_of_a_model_that_has_its_own_attention_are_refused():
     with pytest.raises(AttentionError, match="MPNet"):
         contribute(build("MPNet"), {"input_ids": IDS}, score_of, steps=True)

@@ -1,1 +1,1 @@
-// Made by bundle.mjs of attnflow's sources, sha256 a12b86edc6ba2816e57378cf6880f20c4848fc5ab62585af3965ca2dee526717.
+// Made by bundle.mjs of attnflow's sources, sha256 4df93e0befdc1c6d4152a4003e10b5106feb9b9c0afe4abf63008a4f890178c5.

@@ -29,16 +29,30 @@ export function median(scores) {
   return (sorted[Math.floor(middle)] + sorted[Math.ceil(middle) - 1]) / 2;
 }
 
+// The share of scores that a relative scale tells apart: of a long text, a few tokens have most, and
+// would leave one colour for all others.
+const BELOW_TOP = 0.98;
+
 /**
- * Return scores as shares of the highest one that is counted. If relative, the median of those
- * counted is 0, and so is everything below it.
+ * Return the scores that are shown by no colour and by the strongest: {low, top}. That is from 0 to
+ * the highest score that is counted. If relative, it is from the median of those counted to the
+ * score that only one in fifty exceeds.
  */
+export function scaleOf(scores, counted, relative = false) {
+  const sorted = Float64Array.from(scores.filter((_, i) => counted[i])).sort();
+  if (sorted.length === 0) return { low: 0, top: 0 };
+  if (!relative) return { low: 0, top: Math.max(0, sorted.at(-1)) };
+  return { low: median(sorted), top: sorted[Math.ceil(BELOW_TOP * sorted.length) - 1] };
+}
+
+/** Return scores as shares of the scale's range, from 0 to 1 for those that are counted. */
 export function relativeShades(scores, counted, relative = false) {
-  let top = 0;
-  for (let i = 0; i < scores.length; i += 1) if (counted[i] && scores[i] > top) top = scores[i];
-  const low = relative ? median(scores.filter((_, i) => counted[i])) : 0;
+  const { low, top } = scaleOf(scores, counted, relative);
   const range = top - low;
-  return scores.map((score) => (range > 0 ? Math.max(0, score - low) / range : 0));
+  const most = relative ? 1 : Number.POSITIVE_INFINITY;
+  return scores.map((score) =>
+    range > 0 ? Math.min(most, Math.max(0, score - low) / range) : Number(relative && score > low),
+  );
 }
 
 /**

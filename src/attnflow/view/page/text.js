@@ -1,7 +1,7 @@
 // The text, or the patches of an image: tokens are shaded by a method's scores, and chosen.
 
 import { shade } from "./colour.js";
-import { median } from "./heat.js";
+import { scaleOf } from "./heat.js";
 import { cover, drawPicture, patchGrid, placePatch } from "./picture.js";
 import { cutShort, formatScore, highest, METHODS } from "./prose.js";
 
@@ -177,13 +177,15 @@ export function textPart(frame, { data, picture, shown, set }) {
   }
 
   function drawLegend(scores, counted, relative) {
-    const [top] = scores ? highest(scores, counted, 1) : [];
-    legend.textContent =
-      top === undefined
-        ? ""
-        : `${formatScore(scores[top])}, the highest in this layer${shown.greyWords}`;
-    const middle = () => formatScore(median(scores.filter((_, i) => counted[i])));
-    low.textContent = relative && scores ? `the text's median, ${middle()}, or less` : "nothing";
+    const [best] = scores ? highest(scores, counted, 1) : [];
+    const { low: from, top } = scaleOf(scores ?? [], counted, relative);
+    low.textContent =
+      relative && scores ? `the text's median, ${formatScore(from)}, or less` : "nothing";
+    const more = scores && relative && scores[best] > top;
+    const words = more
+      ? " or more, up to " + formatScore(scores[best])
+      : ", the highest in this layer";
+    legend.textContent = best === undefined ? "" : `${formatScore(top)}${words}${shown.greyWords}`;
     scale.paint((x) => shade(frame.theme, x).hex);
   }
 
