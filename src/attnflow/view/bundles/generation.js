@@ -1,1 +1,1 @@
-// Made by bundle.mjs of attnflow's sources, sha256 4df93e0befdc1c6d4152a4003e10b5106feb9b9c0afe4abf63008a4f890178c5.
+// Made by bundle.mjs of attnflow's sources, sha256 16532b689b0cfad3df96319107e7049b32dc7b36660bba54c3a4d1f34ba4b76e.
