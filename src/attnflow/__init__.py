@@ -36,6 +36,7 @@ from attnflow.rollout import attention_rollout, head_rollout
 from attnflow.version import __version__
 
 if TYPE_CHECKING:
+    from attnflow.attention import show
     from attnflow.dataset import run
     from attnflow.explanation import Explanation
     from attnflow.generation import Generation
@@ -67,6 +68,7 @@ __all__ = [
     "raw_attention",
     "run",
     "saturation",
+    "show",
 ]
 
 # Imported at the first access, which keeps `import attnflow` fast.
@@ -75,6 +77,7 @@ _LAZY = {
     "Explanation": "attnflow.explanation",
     "Generation": "attnflow.generation",
     "run": "attnflow.dataset",
+    "show": "attnflow.attention",
 }
 
 formats.provide("attnflow.view")

@@ -6,17 +6,19 @@ come from anywhere else.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.checks import choice, read_layers, resolve_index
+from attnflow.checks import ROW_TOLERANCE, choice, read_layers, resolve_index, strings
 from attnflow.errors import OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation, Prediction
 from attnflow.fields import Segment
+from attnflow.generation import Generation
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer, weights_at
@@ -31,8 +33,17 @@ _ADDED: Final = (
     *_CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
     "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
 )  # fmt: skip
-# What a word's first token begins with, in SentencePiece and in byte-level vocabularies.
-_WORD_STARTS: Final = ("\u2581", "\u0120")
+# What a word's first token begins with: in SentencePiece, in byte-level vocabularies, and where
+# tokens are pieces of the text as it is.
+_WORD_STARTS: Final = ("\u2581", "\u0120", " ")
+# Byte-level vocabularies write a byte that is not printed as a character from 256 on: Ġ is a space,
+# and Ċ a line break.
+_PRINTED: Final = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHERS: Final = [byte for byte in range(256) if byte not in _PRINTED]
+_BYTES: Final = {
+    **{chr(byte): bytes([byte]) for byte in _PRINTED},
+    **{chr(256 + i): bytes([byte]) for i, byte in enumerate(_OTHERS)},
+}
 
 
 class TextAttention(NamedTuple):
@@ -107,8 +118,8 @@ class TextAttention(NamedTuple):
         Args:
             attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
             tokens: The n tokens. Tokens form words if they mark it: "##" before a token that
-                continues a word, or a mark before one that begins a word. Otherwise each token is
-                a word. None numbers them.
+                continues a word; or "\u2581", "\u0120" or a space before one that begins a word.
+                Otherwise each token is a word. None numbers them.
             name: What stands for the model's name.
 
         Returns:
@@ -120,8 +131,8 @@ class TextAttention(NamedTuple):
         """
         stack = read_layers(attentions)
         count = stack.tokens
-        names = [str(i) for i in range(count)] if tokens is None else list(tokens)
-        if len(names) != count or not all(isinstance(token, str) for token in names):
+        names = tuple(map(str, range(count))) if tokens is None else strings(tokens, "tokens")
+        if len(names) != count:
             raise OptionError(
                 f"tokens has {len(names)} items, and attention is among {count} positions; "
                 "expected a string for each"
@@ -129,13 +140,16 @@ class TextAttention(NamedTuple):
         # The graph is what checks the weights.
         causal = AttentionGraph(attentions).causal
         weights = np.stack([stack.read(layer) for layer in range(stack.layers)])
+        sums = weights.sum(axis=-1, keepdims=True)
+        # Rows of bfloat16 are rounded, and may sum to less or more than other rows may.
+        weights = np.where(abs(sums - 1.0) > ROW_TOLERANCE, weights / sums, weights)
         text, spans = _laid_out(names)
         classes = [i for i, token in enumerate(names) if token in _CLS]
         auto = [count - 1] if causal else classes[:1] or [0]
         return cls(
             attention=weights[:, 0] if stack.head_count is None else weights,
             text=text,
-            tokens=tuple(names),
+            tokens=names,
             spans=tuple(spans),
             special=tuple(token in (*_ADDED, *_MASKS) for token in names),
             model=name,
@@ -274,6 +288,55 @@ class TextAttention(NamedTuple):
         return resolve_index(places[0], count, "position", "tokens")
 
 
+def show(attentions: Any, tokens: Sequence[str] | None = None, **options: Any) -> None:
+    """Show attention weights from anywhere: the page in a notebook, text in a terminal.
+
+    It is short for ``TextAttention.of(attentions, tokens).explain(...).show()``. Use that where the
+    explanation is needed itself, for example to save a page: `explain` returns it.
+
+    Args:
+        attentions: Attention weights as `AttentionGraph` takes them, heads fused or not, of a batch
+            of one text. Or what is shown as it is: a `TextAttention`, an `Explanation` or a
+            `Generation`.
+        tokens: The n tokens, as in `TextAttention.of`. None numbers them.
+        **options: Options of `TextAttention.explain`, such as `method`, `layer`, `position` and
+            `units`. Unlike there, `keep_heads` is True by default if there are heads, so the page
+            shows each.
+
+    Raises:
+        AttentionError: If the weights are not attention.
+        OptionError: If there are not as many tokens as positions, or an option is not valid, needs
+            the model, or is given for an explanation that is made already.
+
+    Example:
+        >>> import numpy as np
+        >>> weights = np.array([[[0.5, 0.5], [0.25, 0.75]]] * 2)  # two layers, two tokens
+        >>> show(weights, ["open", "doors"], position=1)
+          Attention rollout, layer 2 of 2, position 1 doors, attention
+        <BLANKLINE>
+          open doors
+        <BLANKLINE>
+          doors  0.797  ████████████████████████████████
+          open   0.203  ████████▏
+        <BLANKLINE>
+          The higher a token's score, the larger its share in doors at layer 2, by
+          attention multiplied along every path.
+    """
+    made = isinstance(attentions, Explanation | Generation)
+    for name, given in {"tokens": tokens, **(options if made else {})}.items():
+        if given is not None and (made or isinstance(attentions, TextAttention)):
+            raise OptionError(
+                f"{name} is {given!r}, but attentions is of type {type(attentions).__name__}, "
+                "which has its own; leave it out"
+            )
+    if made:
+        attentions.show()
+        return
+    if not isinstance(attentions, TextAttention):
+        attentions = TextAttention.of(attentions, tokens)
+    attentions.explain(**{"keep_heads": attentions.heads is None, **options}).show()
+
+
 def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
     """Return a text that tokens may be of, and where they stand in it.
 
@@ -283,6 +346,8 @@ def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]
         >>> _laid_out(["\u2581key", "s", "\u2581open"])
         ('keys open', [(0, 3), (3, 4), (5, 9)])
     """
+    if any(token.startswith(("\u0120", "\u010a")) for token in tokens):
+        return _decoded(tokens)
     marked = any(token.startswith(_WORD_STARTS) for token in tokens)
     text = ""
     spans: list[tuple[int, int] | None] = []
@@ -298,3 +363,29 @@ def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]
         spans.append((len(text), len(text) + len(own)))
         text += own
     return text, spans
+
+
+def _decoded(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
+    r"""Return the text of tokens of a byte-level vocabulary, and where they stand in it.
+
+    A character may be spread over several tokens. Each of them then stands where it does.
+
+    Example:
+        >>> _decoded(["<s>", "\u0120caf", "\u00c3", "\u00a9", "\u0120open", "\u010a"])
+        ('café open\n', [None, (0, 3), (3, 4), (3, 4), (5, 9), (9, 10)])
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = ""
+    spans: list[tuple[int, int] | None] = []
+    for token in tokens:
+        if token in _ADDED:
+            spans.append(None)
+            continue
+        own = token.removeprefix("\u0120")
+        begins = own != token and bool(text or decoder.getstate()[0])
+        text += decoder.decode(b" ") if begins else ""
+        # The space before a word is not part of it.
+        start = len(text) - (begins and not own)
+        text += decoder.decode(b"".join(_BYTES.get(one, one.encode()) for one in own))
+        spans.append((start, len(text) + bool(decoder.getstate()[0])))
+    return text + decoder.decode(b"", final=True), spans

@@ -7,6 +7,7 @@ what is accepted.
 
 import operator
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any, Final, NamedTuple, TypeVar
@@ -32,6 +33,9 @@ _NO_WEIGHTS: Final = (
     "a fused attention kernel such as sdpa or flash attention returns no weights; "
     'load the model with attn_implementation="eager"'
 )
+
+# The attention of a layer in TransformerLens.
+_CACHED: Final = re.compile(r"blocks\.(\d+)\.attn\.hook_pattern")
 
 _LONGEST_VALUE: Final = 60
 
@@ -729,8 +733,8 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
     """Split attention into layers, and check every shape and type. No element is read.
 
     Args:
-        attentions: One array, or a list or tuple of one array a layer, as `AttentionGraph` takes
-            them.
+        attentions: One array, a list or tuple of one array a layer, or a cache of TransformerLens,
+            as `AttentionGraph` takes them.
         name: The argument's name, for errors.
         square: Whether every layer must have as many rows as columns.
 
@@ -740,6 +744,10 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
     Raises:
         AttentionError: If a shape or type is not valid.
     """
+    if not isinstance(attentions, list | tuple):
+        _check_type(attentions, name)
+    if _is_mapping(attentions):
+        attentions = _cached(attentions, name)
     if isinstance(attentions, list | tuple):
         if not attentions:
             raise AttentionError(f"{name} is an empty {type(attentions).__name__}: {_NO_WEIGHTS}")
@@ -748,7 +756,6 @@ def read_layers(attentions: Any, name: str = "attentions", *, square: bool = Tru
             for layer, item in enumerate(attentions, 1)
         ]
     else:
-        _check_type(attentions, name)
         whole = _read_array(attentions, name, name, square, lead=1)
         arrays = [whole[layer] for layer in range(whole.shape[0])]
         if not arrays:
@@ -778,10 +785,44 @@ def _check_type(attentions: Any, name: str) -> None:
             "output.decoder_attentions, output.cross_attentions)"
         )
     arrays = hasattr(attentions, "shape") or hasattr(attentions, "__array__")
-    if attentions is not None and not arrays:
+    if attentions is not None and not arrays and not _is_mapping(attentions):
         raise AttentionError(
             f"{name} is of type {kind}; expected an array, or a list or tuple of one array a layer"
         )
+
+
+def _is_mapping(value: Any) -> bool:
+    """Return whether something is a mapping, as a cache is. A data frame is an array."""
+    return hasattr(value, "keys") and not hasattr(value, "__array__")
+
+
+def _cached(cache: Any, name: str) -> list[Any]:
+    """Return the attention of every layer in a cache of TransformerLens."""
+    found = {
+        int(match[1]): cache[key]
+        for key in cache.keys()  # noqa: SIM118 # an ActivationCache is no dictionary
+        if (match := _CACHED.fullmatch(str(key)))
+    }
+    kind = type(cache).__name__
+    if not found:
+        raise AttentionError(
+            f"{name} is of type {kind}, without 'blocks.0.attn.hook_pattern'; expected an array, a "
+            "list or tuple of one array a layer, or the cache of a TransformerLens model"
+        )
+    layers = range(max(found) + 1)
+    missing = [layer for layer in layers if layer not in found]
+    if missing:
+        raise AttentionError(
+            f"{name} is of type {kind}, without 'blocks.{missing[0]}.attn.hook_pattern'; expected "
+            f"all layers from 0 to {layers[-1]}: names_filter may have left some out"
+        )
+    shape = tuple(found[0].shape)
+    if len(shape) == 4 and shape[0] != 1:
+        raise AttentionError(
+            f"{name} is of type {kind}, a batch of {shape[0]} texts; expected one: select text k "
+            f'with [{name}["blocks.%d.attn.hook_pattern" % i][k] for i in range({len(layers)})]'
+        )
+    return [found[layer] for layer in layers]
 
 
 def _read_array(value: Any, where: str, name: str, square: bool, *, lead: int) -> Any:
@@ -881,7 +922,7 @@ def _check_weights(weights: NDArray[np.floating[Any]], tolerance: float, places:
     if not sums.all():
         head, row = np.argwhere(sums == 0)[0]
         remedy = (
-            f"say so: AttentionGraph(attentions, padding=[{places.rows[row]}])"
+            f"leave it out, or say so: AttentionGraph(attentions, padding=[{places.rows[row]}])"
             if places.argument == "attentions"
             else "leave it out"
         )

@@ -14,7 +14,7 @@ from attnflow.graph import AttentionGraph
 from attnflow.options import Options
 from attnflow.scoring import Scored, Scorer, finish
 from attnflow.tokens import Tokens
-from attnflow.trace import Trace
+from attnflow.trace import MOST_HEAD_WEIGHTS, Trace
 
 
 class Answer(NamedTuple):
@@ -79,6 +79,13 @@ def explain_graph(
     if isinstance(scorer.graph, AttentionGraph):
         mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
         trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
+    if heads is not None and (trace is None or trace.heads is None):
+        count = sum(np.size(layer) for layer in heads)
+        left_out = (
+            f"Single heads are not shown: they have {count:,} weights, and a page holds at most "
+            f"{MOST_HEAD_WEIGHTS:,}."
+        )
+        details = {**details, "notes": (*details.get("notes", ()), left_out)}
     until = scorer.encoder is not None
     return [
         explained(

@@ -48,8 +48,8 @@ class AttentionGraph:
         attentions: Attention weights, as NumPy arrays, torch tensors (any float dtype, any
             device) or nested lists: one array of shape (L, n, n), (L, H, n, n) or
             (L, 1, H, n, n), or a list or tuple of L arrays of shape (n, n), (H, n, n) or
-            (1, H, n, n). The last is what Hugging Face models return. Rows attend, columns are
-            attended to.
+            (1, H, n, n). The last is what Hugging Face models return. Or the cache of a
+            TransformerLens model. Rows attend, columns are attended to.
         heads: How heads are fused: "mean", "max", "min" or "sum" over the heads, with rows
             normalised; or the index of one head.
         residual: The share r of the residual connection, from 0 to 1: a number, or an array of

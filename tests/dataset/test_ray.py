@@ -85,6 +85,10 @@ def test_a_run_goes_on_across_engines_and_survives_the_loss_of_a_worker_and_of_a
 
 
 @pytest.mark.exhaustive
+def test_a_table_in_memory_gives_the_bytes_of_the_local_engine(facts):
+    assert facts["table"]
+
+
 def test_the_workers_end_with_the_process_that_asked_for_them(facts):
     assert facts["workers at kill"] == 1
     assert facts["workers end"]

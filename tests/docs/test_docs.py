@@ -105,7 +105,7 @@ def test_every_command_is_in_the_reference(site):
     assert "usage: attnflow paper table1" in text
 
 
-@pytest.mark.parametrize("name", ["Explainer", "Explanation", "attention_flow", "Widget"])
+@pytest.mark.parametrize("name", ["Explainer", "Explanation", "attention_flow", "show", "Widget"])
 def test_the_reference_has_what_users_call(site, name):
     pages = "".join(
         page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html")

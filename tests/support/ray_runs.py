@@ -26,6 +26,8 @@ os.environ.update(
     RAY_health_check_failure_threshold="3",
 )
 
+import polars
+
 import attnflow
 from attnflow.dataset.ray import Cluster, joined, ray_map
 from tests.support.dataset_signals import TEXTS, content, explainer, finished, forked
@@ -238,6 +240,13 @@ def main():
             facts["workers on the lost machine"] = lost["machine"]
             facts["new"] = result.new
             facts["same"] = content(out) == reference
+
+            table = polars.DataFrame({"text": TEXTS[:8], "stars": range(8)})
+            options = {"method": "rollout", "shard_rows": 4}
+            attnflow.run(table, model, output=folder / "table", workers=1, **options)
+            options |= {"engine": "ray", "address": address}
+            attnflow.run(table, model, output=folder / "table there", **options)
+            facts["table"] = content(folder / "table there") == content(folder / "table")
         finally:
             if ray.is_initialized():
                 ray.shutdown()

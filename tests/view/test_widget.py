@@ -279,6 +279,7 @@ def test_a_real_kernel_shows_the_widget_and_the_same_without_script(tmp_path):
         f"import attnflow\ne = attnflow.Explanation.load({str(tmp_path / 'hostile.json')!r})\ne",
         "widget = e.widget()\nwidget.position = 3\nwidget",
         "e.show()",
+        "attnflow.show(e.trace.attention(), e.trace.tokens, method='flow', layer=3)",
     ]
     result = subprocess.run(
         [sys.executable, "-c", KERNEL],
@@ -290,7 +291,7 @@ def test_a_real_kernel_shows_the_widget_and_the_same_without_script(tmp_path):
     assert result.returncode == 0, result.stderr
     notebook = json.loads(result.stdout)
     states = notebook["metadata"]["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
-    for cell, position in zip(notebook["cells"], (0, 3, 0), strict=True):
+    for cell, position in zip(notebook["cells"], (0, 3, 0, 0), strict=True):
         (output,) = cell["outputs"]
         state = states[output["data"][VIEW]["model_id"]]["state"]
         assert (state["position"], state["layer"], state["method"]) == (position, 3, "flow")

@@ -103,8 +103,10 @@ def run(
 
     Args:
         source: The path of a file (plain text, CSV, TSV, JSON lines or Parquet; all but the last
-            may be gzipped), of a folder of them, "-" for standard input, or an iterable of
-            strings, of tuples of two strings, or of mappings. It is read once.
+            may be gzipped), or of a folder of them; "-" for standard input; a table in memory,
+            such as a data frame of pandas or polars, an Arrow table or a Hugging Face `Dataset`;
+            or an iterable of strings, of tuples of two strings, or of mappings. Pipes and iterables
+            are read once.
         explainer: The model.
         output: The folder to write to; it is made if it does not exist.
         method: "contribution", "raw", "rollout" or "flow", as in `Explainer.explain`. "auto" is

@@ -1,4 +1,4 @@
-"""Where the texts of a data set come from: files of several formats, folders, and iterables.
+"""Where the texts of a data set come from: files, folders, tables in memory, and iterables.
 
 Everything is streamed. A row that cannot be read is a row with a fault, and the others are read.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from attnflow.checks import choice
+from attnflow.dataset.frame import Frame, arrow_types, is_frame
 from attnflow.errors import DataError, OptionError
 from attnflow.io.records import (
     ENDINGS,
@@ -55,7 +56,7 @@ class Column(NamedTuple):
     Attributes:
         name: Its name in the source.
         type: "bool", "int64", "float64", "string", "json" (a string that holds JSON), or the Arrow
-            type that a Parquet file gives it.
+            type that a Parquet file or a table gives it.
     """
 
     name: str
@@ -90,8 +91,9 @@ class Source:
     """A source of rows that can be read once, from beginning to end.
 
     Args:
-        source: The path of a file or a folder, "-" for standard input, or an iterable of strings,
-            of tuples of two strings, or of mappings.
+        source: The path of a file or a folder, "-" for standard input, a table in memory as
+            `attnflow.dataset.frame` knows them, or an iterable of strings, of tuples of two
+            strings, or of mappings.
         format: One of `attnflow.io.records.FORMATS`; "auto" goes by the ending of a file's name, or
             by its first line.
         text_column: The column that has the text. None looks for "text" and "sentence", or takes
@@ -103,7 +105,8 @@ class Source:
 
     Attributes:
         name: What to call the source in messages.
-        files: For each file its name, size and digest; empty for pipes and iterables.
+        files: For each file its name, size and digest, or for a table its name, number of rows and
+            digest; empty for pipes, iterables and what else can be read only once.
         expected: About how many rows there are; None if that is not known.
         text_column: The column that has the text.
         pair_column: The column that has the second text of a pair; None if there is none.
@@ -114,8 +117,9 @@ class Source:
 
     Raises:
         OptionError: If an option is not valid, or there is no such column.
-        DataError: If a file does not exist, cannot be read, or is damaged at its beginning.
-        MissingExtraError: If a Parquet file is to be read and pyarrow is not installed.
+        DataError: If a file does not exist, cannot be read, or is damaged at its beginning; or a
+            table cannot be read.
+        MissingExtraError: If a Parquet file or a table is to be read and pyarrow is not installed.
     """
 
     def __init__(
@@ -149,7 +153,12 @@ class Source:
                 raise OptionError(
                     f"format is {format!r}, but {self.name} is not a file; leave it out"
                 )
-            rows = _rows(source)
+            if is_frame(source):
+                frame = Frame(source, self.name)
+                types = frame.types
+                rows = self._read_frame(frame)
+            else:
+                rows = _rows(source)
         first = list(islice(rows, _FIRST_ROWS))
         self._rows = chain(first, rows)
         if not first:
@@ -168,7 +177,7 @@ class Source:
         if id_column is not None:
             require_column(id_column, names, "id_column", self.name)
         self.id_type: Any = "int64" if id_column is None else types[id_column]
-        # The Arrow types of a Parquet file hold all that their columns have.
+        # The Arrow types of Parquet files and tables hold all that their columns have.
         self.keeps_rest = columns is None and not (
             types and all(not isinstance(kind, str) for kind in types.values())
         )
@@ -236,6 +245,14 @@ class Source:
                 total += lines + (last != b"\n") - header
         self.expected = total
 
+    def _read_frame(self, frame: Frame) -> Iterator[Row]:
+        """Digest a table, and return its rows."""
+        found = frame.digest()
+        if found is not None:
+            self.files.append({"name": self.name, **found._asdict()})
+            self.expected = found.rows
+        return (Row(number, f"row {number}", values) for number, values in enumerate(frame))
+
     def _read_files(self) -> Iterator[Row]:
         number = 0
         for path, format in self._formats.items():
@@ -278,12 +295,20 @@ def _paths(name: str, format: str) -> list[str]:
 
 def _rows(source: Any) -> Iterator[Row]:
     """Return the rows of an iterable of strings, of tuples of two, or of mappings."""
-    expected = "a path, or an iterable of strings, of tuples of two strings, or of mappings"
-    if hasattr(source, "columns") and hasattr(source, "to_dict"):
+    kind = type(source)
+    expected = (
+        "a path, a table such as a data frame, or an iterable of strings, of tuples of two "
+        "strings, or of mappings"
+    )
+    if hasattr(kind, "columns") and hasattr(kind, "collect"):
+        expected = "a table that is computed: pass source.collect()"
+    elif hasattr(kind, "columns") and hasattr(kind, "to_dict"):
         expected = 'rows: pass source.to_dict("records") or source.to_dicts()'
+    elif isinstance(source, Mapping) and hasattr(kind, "column_names"):
+        expected = f"one of its splits: pass source[{next(iter(source), 'train')!r}]"
     elif hasattr(source, "__iter__") and not isinstance(source, Mapping | bytes):
         return (_row(number, item) for number, item in enumerate(source))
-    raise OptionError(f"source is a {type(source).__name__}; expected {expected}")
+    raise OptionError(f"source is a {kind.__name__}; expected {expected}")
 
 
 def _row(number: int, item: Any) -> Row:
@@ -327,18 +352,12 @@ def _type_of(values: Iterable[Any]) -> str:
 
 def _parquet_types(paths: Iterable[str]) -> dict[str, Any]:
     """Return the columns of all files, with their types."""
-    import pyarrow
-
     types: dict[str, Any] = {}
     for path in paths:
         with open_parquet(path) as file:
             schema = file.schema_arrow
-        if len(set(schema.names)) < len(schema.names):
-            raise DataError(f"{path} has two columns of the same name")
-        for field in schema:
-            is_dictionary = pyarrow.types.is_dictionary(field.type)
-            found = field.type.value_type if is_dictionary else field.type
-            types[field.name] = _common_type(types.get(field.name, found), found)
+        for name, found in arrow_types(schema, path).items():
+            types[name] = _common_type(types.get(name, found), found)
     return types
 
 

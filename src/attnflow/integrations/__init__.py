@@ -1,0 +1,1 @@
+"""attnflow's methods in other tools. Each module is imported by its full name."""
