@@ -90,7 +90,7 @@ class Tokens:
         makes them one. What a reader sees as one character, such as an emoji with joiners or a
         letter with combining marks, is never divided. A token of spaces counts for the word that
         follows it, and one with a line break stands for itself; in sentences both count for the
-        sentence before. Special tokens, and tokens without a span, stay as they are. No word or
+        sentence that they are in, or the one before. Special tokens, and tokens without a span, stay as they are. No word or
         sentence is in two segments of the text.
 
         Args:
@@ -227,14 +227,17 @@ def _grouped(
         unit_of[number] = unit
 
     units = {token: unit_of[numbers[start]] for token, (start, _) in extents.items()}
+    begins: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for token, (_, end) in extents.items():
+    for token, (start, end) in extents.items():
+        begins[units[token]] = min(start, begins.get(units[token], start))
         ends[units[token]] = max(end, ends.get(units[token], 0))
     for token, (start, end) in blanks.items():
         if not ends:
             continue
         if not alone:
-            units[token] = max((u for u in ends if ends[u] <= start), default=min(ends))
+            # The sentence that it is in, or else the one before.
+            units[token] = max((u for u in begins if begins[u] <= start), default=min(ends))
         elif not any(character in "\n\r" for character in tokens.text[start:end]):
             # The first word that ends after the token, or else the last.
             units[token] = min((u for u in ends if ends[u] > start), default=max(ends))

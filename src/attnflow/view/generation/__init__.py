@@ -28,6 +28,8 @@ from attnflow.view.text import cells, escaped, shorten, visible, wrap
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from attnflow.view.widget import GenerationWidget
+
 ITSELF: Final = "the answer itself"
 NOTHING: Final = "The model wrote nothing: it ended its answer at once."
 # How many new tokens a terminal lists, with how many sources each.
@@ -40,6 +42,8 @@ SHADES: Final = 10
 # How many bytes the scores of all layers of the new tokens may have in a page. Beyond, it has those
 # of the layer explained; beyond as many of these, it has them with 7 digits.
 MOST_BYTES: Final = 4_000_000
+# The lists of an explanation with an item for each token.
+LISTS: Final = ("tokens", "spans", "special")
 LEFT_OUT: Final = (
     "Saved from a page, which has the scores of the layer explained alone: those of all would be "
     "too large for it."
@@ -326,6 +330,23 @@ def _lines(generation: Generation, width: int, encoding: str) -> list[str]:
     return lines
 
 
+def widget(generation: Generation) -> "GenerationWidget":
+    """Return the widget of a generation.
+
+    Args:
+        generation: The generation.
+
+    Returns:
+        The widget.
+
+    Raises:
+        MissingExtraError: If anywidget is not installed.
+    """
+    from attnflow.view.widget import GenerationWidget
+
+    return GenerationWidget(generation)
+
+
 def inline_html(generation: Generation) -> str:
     """Return a generation as an HTML fragment: the answer, and the explanation of the whole."""
     if generation.whole is None:
@@ -432,9 +453,14 @@ def _stored(generation: Generation, whole: Explanation) -> dict[str, Any]:
     for one, row in zip(generation, generation.matrix, strict=True):
         bare = replace(
             one,
-            **dict.fromkeys(("tokens", "spans", "special", "scores"), ()),
+            tokens=(),
+            spans=(),
+            special=(),
+            scores=np.zeros(0),
             layer_scores=np.zeros((len(one.layer_scores), 0)),
-            **dict.fromkeys(("grid", "trace", "picture")),
+            grid=None,
+            trace=None,
+            picture=None,
         )
         step: dict[str, Any] = {
             name: value
@@ -458,10 +484,6 @@ def _stored(generation: Generation, whole: Explanation) -> dict[str, Any]:
         "layers": explanation_page.packed(every[None]) if size <= MOST_BYTES else None,
         "leftOut": LEFT_OUT,
     }
-
-
-# The lists of an explanation with an item for each token.
-LISTS: Final = ("tokens", "spans", "special")
 
 
 def _same(own: Sequence[Any], other: Sequence[Any]) -> int:

@@ -1,117 +1,175 @@
-// What an answer adds up to: its largest sources as bars, the sum, and what each message adds.
+// What an answer adds up to: the largest sources in the prompt as bars, and the sum of all parts.
 
 import { barScene } from "../page/bars.js";
 import { quote } from "../page/prose.js";
 import { toSvg } from "../page/scene.js";
-import { barName, originSentence, sumSentence, writer } from "./words.js";
+import { barName, originSentence, writer } from "./words.js";
 
 // How many sources are drawn as bars.
 const MOST_BARS = 12;
 
-/** Return what is said and drawn of a selection: {rows, value, sentence, sum, messages}. */
+/**
+ * Return what is said and drawn of a selection that is called name, or of the whole answer:
+ * {sentence, sources, parts}. sources and parts are the rows of bars, with the value of the parts.
+ */
 export function tell(data, sources, selection, name) {
   const { scores, value, bias } = sources.of(selection);
   const { signed, labels, unit } = data;
   const ranked = sources.ranked(scores);
-  const sums = sources.sums(scores);
-  const largest = ranked.length ? Math.abs(scores[ranked[0]]) : 0;
-  const write = writer(signed, largest);
-  const itself = selection === null ? "the answer itself" : "the answer before it";
-  const hasOwn = sources.ownColumns.some((column) => scores[column] !== 0);
-  const hasSpecial = scores.some((_, column) => sources.special[column] && !sources.own[column]);
+  const write = writer(signed, ranked.length ? Math.abs(scores[ranked[0]]) : 0);
+  const sum = (columns) => columns.reduce((total, column) => total + scores[column], 0);
+  const own = sources.ownColumns.some((column) => scores[column] !== 0)
+    ? sum(sources.ownColumns)
+    : null;
 
-  const listed = ranked.slice(0, MOST_BARS);
   const rest = ranked.slice(MOST_BARS);
-  const restSum = rest.reduce((total, column) => total + scores[column], 0);
-  const rows = listed.map((column) => [barName(labels[column]), scores[column]]);
-  if (rest.length)
-    rows.push([`${rest.length} other ${unit}${rest.length > 1 ? "s" : ""}`, restSum]);
-  if (hasSpecial) rows.push([data.special, sums.special]);
-  if (hasOwn) rows.push([itself, sums.own]);
-  if (bias) rows.push(["biases of the model", bias]);
+  const rows = ranked.slice(0, MOST_BARS).map((column) => [labels[column], scores[column]]);
+  if (rest.length) {
+    rows.push([`${rest.length} other ${unit}${rest.length > 1 ? "s" : ""}`, sum(rest)]);
+  }
 
-  const quoted = (column) =>
-    `${sources.patches.has(column) ? "patch " : ""}${quote(labels[column].replaceAll("\n", "↵"))}`;
-  const above = ranked.filter((column) => scores[column] > 0);
-  const below = ranked.filter((column) => scores[column] < 0);
+  const named = namedSources(data, sources, scores, ranked);
   const sentence = originSentence({
     name,
-    tops: above.map((column) => [quoted(column), scores[column]]),
-    against: below.length ? [quoted(below[0]), scores[below[0]]] : null,
-    own: hasOwn ? sums.own : null,
+    tops: named.filter(([, score]) => score > 0),
+    against: named.find(([, score]) => score < 0) ?? null,
+    own,
+    sink: !data.sentences && isSink(ranked, scores),
     signed,
-    write,
+    write: writer(signed, named.length ? Math.abs(named[0][1]) : 0),
   });
-
-  const parts = [
-    ["prompt", sums.prompt],
-    ...(hasSpecial ? [[data.special, sums.special]] : []),
-    ...(hasOwn ? [[itself, sums.own]] : []),
-    [biasName(data), bias],
-  ];
-  const options = data.generation.whole.options;
-  const sum =
-    signed && value !== null && bias !== null
-      ? sumSentence(parts, value, {
-          sizes: scores.reduce((total, score) => total + Math.abs(score), 0),
-          leftOut: options.special_tokens === false || options.drop_sink === true,
-        })
-      : "";
-  const total = Math.abs(sums.prompt) || largest;
-  const messages = data.messages.map(([role, columns]) => {
-    const score = columns.reduce((all, column) => all + scores[column], 0);
-    return [role, score, writer(signed, total)(score)];
-  });
-  return {
-    rows: rows.map(([label, score]) => [label, score, write(score)]),
-    value: signed && value !== null ? write(value) : null,
-    sentence,
-    sum,
-    messages,
-  };
+  const parts = partsOf(data, sources, scores, bias, own, selection);
+  return { sentence, sources: written(rows, write), parts: added(data, scores, parts, value) };
 }
 
-const biasName = (data) =>
-  data.generation.whole.method === "contribution" ? "biases" : "everything else";
+// Whether the first token has far more than any other: it often has what belongs to no word.
+const isSink = ([first, next], scores) =>
+  first === 0 && next !== undefined && scores[0] > 2 * Math.abs(scores[next]);
 
-/** Return the part with the bars and the sum: {element, draw, scene}. */
+// The sources that a sentence may name, with their scores, the largest first: sentences of a long
+// prompt, otherwise tokens.
+function namedSources({ labels, sentences }, sources, scores, ranked) {
+  if (!sentences) {
+    return ranked.map((column) => {
+      const label = quote(labels[column].replaceAll("\n", "↵"));
+      return [sources.patches.has(column) ? `patch ${label}` : label, scores[column]];
+    });
+  }
+  return sentences.rows
+    .filter(({ unit }) => unit !== undefined)
+    .map(({ unit, pieces }) => [
+      quote(
+        pieces
+          .map(([text]) => text)
+          .join("")
+          .trim()
+          .replace(/\s+/g, " "),
+        70,
+      ),
+      sentences.groups[unit].reduce((total, column) => total + scores[column], 0),
+    ])
+    .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+}
+
+const written = (rows, write) => ({
+  rows: rows.map(([label, score]) => [barName(label), score, write(score)]),
+  value: null,
+});
+
+// The parts of all that was scored: messages or the prompt, what surrounds them, and the answer.
+function partsOf(data, sources, scores, bias, own, selection) {
+  const waiting = new Set(scores.keys());
+  const parts = [];
+  const take = (name, columns) => {
+    const found = columns.filter((column) => waiting.has(column));
+    if (found.length === 0) return;
+    for (const column of found) waiting.delete(column);
+    parts.push([name, found.reduce((total, column) => total + scores[column], 0)]);
+  };
+  const all = Array.from(scores.keys());
+  if (own === null) for (const column of sources.ownColumns) waiting.delete(column);
+  take(selection === null ? "the answer itself" : "the answer before it", sources.ownColumns);
+  take(
+    data.special,
+    all.filter((column) => sources.special[column]),
+  );
+  const after = parts.splice(0);
+  take("the image", data.patches);
+  take("the sound", data.stretches);
+  for (const [role, columns] of data.messages) take(role, columns);
+  take(data.messages.length ? "other text" : "the prompt", all);
+  parts.push(...after.reverse());
+  if (bias !== null && bias !== 0) {
+    const { method } = data.generation.whole;
+    parts.push([method === "contribution" ? "biases of the model" : "everything else", bias]);
+  }
+  return parts;
+}
+
+function added(data, scores, parts, value) {
+  const signed = data.signed && value !== null;
+  if (signed) {
+    const { options } = data.generation.whole;
+    const rest = value - parts.reduce((total, [, score]) => total + score, 0);
+    const sizes = scores.reduce((total, score) => total + Math.abs(score), 0);
+    // What rounding to two digits hides is not worth a word.
+    if (Math.abs(rest) > 0.005 * Math.max(1, sizes)) {
+      const leftOut = options.special_tokens === false || options.drop_sink === true;
+      parts.push([leftOut ? "tokens left out" : "not accounted for", rest]);
+    }
+  }
+  const write = writer(data.signed, Math.max(0, ...parts.map(([, score]) => Math.abs(score))));
+  return { ...written(parts, write), value: signed ? write(value) : null };
+}
+
+/** Return the part with the bars: {element, draw, scenes}. */
 export function addedPart(frame, { data }) {
   const { make } = frame;
-  const bars = make("div", { class: "bars" });
-  const sum = make("p", { class: "finding sum" });
-  const messages = make("p", { class: "finding messages" });
   const title = make("h2", { id: frame.id("added") });
   // A long prompt has its sentences as bars.
-  const long = Boolean(data.sentences);
+  const charts = [
+    data.sentences ? null : { name: "sources", title: `The largest ${data.unit}s of the prompt` },
+    { name: "parts", title: data.signed ? "All together" : "All parts" },
+  ].filter(Boolean);
+  for (const chart of charts) {
+    chart.box = make("div", { class: "bars" });
+    chart.element = make(
+      "div",
+      { class: `chart ${chart.name}` },
+      make("h3", {}, chart.title),
+      chart.box,
+    );
+  }
   const element = make(
     "section",
-    { class: "contribution added", "aria-labelledby": frame.id("added") },
+    { class: "added", "aria-labelledby": frame.id("added") },
     title,
-    long ? null : bars,
-    messages,
-    sum,
+    make("div", { class: "charts" }, ...charts.map((chart) => chart.element)),
     make("p", { class: "caption" }, data.reading),
   );
-  const scene = (told, width) =>
-    barScene({ ...told, theme: frame.theme, width, fit: frame.fit, most: 0.35 });
+  const sceneOf = (told, { name }, width) =>
+    barScene({ ...told[name], theme: frame.theme, width, fit: frame.fit, most: 0.42 });
   return {
     element,
-    scene,
+    /** Return the drawings for a width. */
+    scenes: (told, width) => charts.map((chart) => sceneOf(told, chart, width)),
     draw(told, name) {
       title.textContent = data.signed
         ? `What added up to ${name ?? "the answer"}`
-        : `The largest sources of ${name ?? "the answer"}`;
-      sum.textContent = told.sum ? `Sum: ${told.sum}.` : "";
-      messages.textContent = told.messages.length
-        ? `By message: ${told.messages.map(([role, , words]) => `${role} ${words}`).join(", ")}.`
-        : "";
-      const width = bars.clientWidth;
-      if (long || width === 0) return;
-      const svg = toSvg(frame.document, scene(told, width));
-      svg.setAttribute("role", "img");
-      const said = told.rows.map(([label, , words]) => `${label} ${words}`).join(", ");
-      svg.setAttribute("aria-label", `The largest sources: ${said}`);
-      bars.replaceChildren(svg);
+        : `What ${name ?? "the answer"} came from`;
+      for (const chart of charts) {
+        const width = chart.box.clientWidth;
+        if (width === 0) continue;
+        const svg = toSvg(frame.document, sceneOf(told, chart, width));
+        const { rows, value } = told[chart.name];
+        const said = rows.map(([label, , words]) => `${label} ${words}`);
+        svg.setAttribute("role", "img");
+        svg.setAttribute(
+          "aria-label",
+          `${chart.title}: ${[...said, ...(value === null ? [] : [`together ${value}`])].join(", ")}`,
+        );
+        chart.box.replaceChildren(svg);
+      }
     },
   };
 }

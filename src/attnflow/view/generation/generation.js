@@ -164,7 +164,7 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     );
   }
 
-  function present_() {
+  function described() {
     const now = shownSelection();
     const name = now === null ? null : selectionName(written.textOf(now));
     return { now, name, told: tell(data, sources, now, name) };
@@ -175,9 +175,9 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     matrix?.measure();
     frame.applyTheme();
     head.draw();
-    const { now, name, told } = present_();
+    const { now, name, told } = described();
     const { scores } = present();
-    written.draw({ selection: now, scores, top: sources.top(scores) });
+    written.draw({ selection: now, scores });
     origin.textContent = told.sentence;
     whole.hidden = selection === null;
     prompt?.draw();
@@ -188,15 +188,14 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
   }
 
   function figure() {
-    const { name, told } = present_();
+    const { name, told } = described();
     const text = cutShort(data.generation.text.trim().replace(/\s+/g, " "), 400);
     const parts = [
       { text, size: 20, weight: 700 },
       { text: about.join(" \u00b7 "), size: 13, quiet: true },
       ...(name === null ? [] : [{ text: `Chosen: ${name}`, size: 13, weight: 600 }]),
       { text: told.sentence, size: 13 },
-      added.scene(told, INNER),
-      ...(told.sum ? [{ text: `Sum: ${told.sum}.`, size: 13 }] : []),
+      ...added.scenes(told, INNER),
       ...(matrix ? [matrix.scene(INNER)] : []),
       { text: data.reading, size: 12, quiet: true },
     ];

@@ -25,13 +25,20 @@ export class Cells {
       : labels.map((_, i) => [i]).filter(([i]) => !sources.own[i]);
     const said = new Map();
     for (const { unit, pieces } of sentences?.rows ?? []) {
-      if (unit !== undefined) said.set(unit, pieces.map(([text]) => text).join(""));
+      if (unit !== undefined)
+        said.set(
+          unit,
+          pieces
+            .map(([text]) => text)
+            .join("")
+            .trim(),
+        );
     }
     this.names = data.names;
     this.signed = data.signed;
     this.columns = [
-      ...prompt.map((tokens, unit) => ({
-        name: said.get(unit)?.trim() || labels[tokens[0]],
+      ...joined(prompt, sources).map((tokens) => ({
+        name: said.get(prompt.indexOf(tokens)) ?? tokens.map((i) => labels[i]).join(" "),
         tokens,
         special: tokens.every((i) => sources.special[i]),
         own: false,
@@ -55,7 +62,7 @@ export class Cells {
       return [name, this.columns.findIndex((column) => column.tokens.some((i) => inside.has(i)))];
     });
     if (starts.length === 0) starts.push(["prompt", 0]);
-    if (own.length) starts.push(["answer", prompt.length]);
+    if (own.length) starts.push(["answer", this.columns.length - own.length]);
     this.starts = starts.filter(([, start]) => start >= 0);
     const usual = this.rows.flatMap((row) =>
       Array.from(row).filter((score, i) => !Number.isNaN(score) && !this.columns[i].special),
@@ -78,6 +85,24 @@ export class Cells {
     const share = this.signed ? score / top : Math.max(0, score - low) / (top - low);
     return Math.max(-1, Math.min(1, share));
   }
+}
+
+// Special tokens that follow each other, such as those between two messages, are one column.
+function joined(prompt, sources) {
+  const found = [];
+  let before = null;
+  for (const tokens of prompt) {
+    const special = tokens.every((i) => sources.special[i]);
+    if (special && before) before.push(...tokens);
+    else if (special) {
+      before = [...tokens];
+      found.push(before);
+    } else {
+      before = null;
+      found.push(tokens);
+    }
+  }
+  return found;
 }
 
 /** Return where the parts of the matrix are, for a width in pixels. */

@@ -19,7 +19,7 @@ export function promptPart(frame, { data, sources, picture, shown }) {
       direction: data.direction,
       signed: data.signed,
       scoresOf: () => shown().scores,
-      isSpecial: (column) => sources.special[column],
+      isSpecial: (column) => !sources.usual(column),
       title: "The prompt",
     });
     return { element: list.element, draw: list.draw, destroy: list.destroy };

@@ -91,19 +91,6 @@ export class Sources {
     return this.ownColumns.length === this.count - 1;
   }
 
-  /**
-   * Return the sums of scores over parts of the input: {prompt, special, own}.
-   */
-  sums(scores) {
-    const found = { prompt: 0, special: 0, own: 0 };
-    scores.forEach((score, column) => {
-      if (this.own[column]) found.own += score;
-      else if (this.special[column]) found.special += score;
-      else found.prompt += score;
-    });
-    return found;
-  }
-
   /** Return the columns of the prompt by the size of their scores, the largest first. */
   ranked(scores) {
     return Array.from(scores.keys())
@@ -112,25 +99,25 @@ export class Sources {
   }
 
   /**
-   * Return the score that has the full colour: the largest of some columns; of many that which one
-   * in fifty exceeds, as a few would leave one colour for all others.
+   * Return the score of the prompt that has the full colour: the largest, or less where a few would
+   * leave one colour for all others.
    */
-  top(scores, isCounted = (column) => this.usual(column)) {
-    return topOf(Array.from(scores).filter((_, column) => isCounted(column)));
+  top(scores) {
+    return topOf(Array.from(scores).filter((_, column) => this.usual(column)));
   }
 }
 
-// From this many scores on, a few may exceed the scale.
+// From this many scores on, a few may exceed the scale; of fewer, one that is so many times as large
+// as the next.
 const MANY = 50;
 const BELOW_TOP = 0.98;
+const APART = 3;
 
 /** Return the size that has the full colour among scores, NaN left out. */
 export function topOf(scores) {
-  const sizes = Float64Array.from(
-    scores.filter((score) => !Number.isNaN(score)),
-    Math.abs,
-  ).sort();
-  if (sizes.length === 0) return 0;
-  const place = sizes.length < MANY ? sizes.length : Math.ceil(BELOW_TOP * sizes.length);
-  return sizes[place - 1] || sizes.at(-1);
+  const known = scores.filter((score) => !Number.isNaN(score));
+  const sizes = Float64Array.from(known, Math.abs).sort();
+  const [largest = 0, next = largest] = [sizes.at(-1), sizes.at(-2)];
+  if (sizes.length < MANY) return next > 0 && largest > APART * next ? next : largest;
+  return sizes[Math.ceil(BELOW_TOP * sizes.length) - 1] || largest;
 }

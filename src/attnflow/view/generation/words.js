@@ -22,43 +22,23 @@ export function selectionName(text) {
 /**
  * Describe what an answer came from. name is what is chosen, or null for the whole answer; tops are
  * names and scores of the prompt, the largest first; against is the name and score of what speaks
- * most against it, or null; own is what the answer's own tokens add; signed whether scores add up.
+ * most against it, or null; own is what the answer's own tokens add, or null; sink whether the first
+ * of tops is the first token, far above the others; signed whether scores add up.
  */
-export function originSentence({ name, tops, against, own, signed, write }) {
-  const subject = name === null ? "The answer" : name;
-  if (tops.length === 0) {
-    return against
-      ? `Nothing in the prompt speaks for ${name === null ? "the answer" : name}; ${against[0]} speaks most against it (${write(against[1])}).`
-      : `${subject} came from nothing in the prompt.`;
-  }
-  const named = list(tops.slice(0, NAMED).map(([top, score]) => `${top} (${write(score)})`));
-  const parts = [`Of the prompt, ${lower(subject)} came most from ${named}.`];
+export function originSentence({ name, tops, against, own, sink, signed, write }) {
+  const subject = name ?? "the answer";
+  const parts = [];
+  if (tops.length) {
+    const named = list(tops.slice(0, NAMED).map(([top, score]) => `${top} (${write(score)})`));
+    parts.push(`Of the prompt, ${subject} came most from ${named}.`);
+  } else parts.push(`Nothing in the prompt speaks for ${subject}.`);
+  if (sink) parts.push("The first token often has what belongs to no word.");
   if (against) parts.push(`${against[0]} speaks most against it (${write(against[1])}).`);
-  if (own !== null && own !== 0) {
+  if (own !== null) {
     const what = name === null ? "What was already written" : "The answer before it";
-    parts.push(
-      `${what} ${signed ? "added" : "has"} ${write(own)}${signed ? "" : " of the attention"}.`,
-    );
+    parts.push(signed ? `${what} added ${write(own)}.` : `${what} has ${write(own)}.`);
   }
   return parts.join(" ");
-}
-
-const lower = (subject) => (subject === "The answer" ? "the answer" : subject);
-
-/**
- * Return what a selection adds up to, in one line. parts are names and scores, value what they are
- * together. What they leave out is a part of its own.
- */
-export function sumSentence(parts, value, { sizes, leftOut }) {
-  const rest = value - parts.reduce((total, [, score]) => total + score, 0);
-  // What rounding to two digits hides is not worth a word.
-  const every =
-    Math.abs(rest) > 0.005 * Math.max(1, sizes)
-      ? [...parts, [leftOut ? "tokens left out" : "not accounted for", rest]]
-      : parts;
-  const all = [...every, ["together", value]];
-  const largest = Math.max(...all.map(([, score]) => Math.abs(score)));
-  return all.map(([name, score]) => `${name} ${formatAmong(score, largest)}`).join(", ");
 }
 
 /** Return the label of a source of a bar. */

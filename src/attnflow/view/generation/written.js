@@ -161,8 +161,12 @@ export function writtenPart(frame, { data, sources, choose, preview, chosen }) {
   return {
     element: box,
     textOf,
-    /** selection is what is shown; scores are shared by the answer's own tokens up to top. */
-    draw({ selection, scores, top }) {
+    /** selection is what is shown; its sources in the answer are shaded on a scale of their own. */
+    draw({ selection, scores }) {
+      const top = sources.ownColumns.reduce(
+        (most, column) => Math.max(most, Math.abs(scores[column])),
+        0,
+      );
       for (const { element, tokens } of chips) {
         const on = tokens.some((token) => has(selection, token));
         // The last token was read to write none.
