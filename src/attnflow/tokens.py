@@ -90,8 +90,8 @@ class Tokens:
         makes them one. What a reader sees as one character, such as an emoji with joiners or a
         letter with combining marks, is never divided. A token of spaces counts for the word that
         follows it, and one with a line break stands for itself; in sentences both count for the
-        sentence that they are in, or the one before. Special tokens, and tokens without a span, stay as they are. No word or
-        sentence is in two segments of the text.
+        sentence that they are in, or the one before. Special tokens, and tokens without a span,
+        stay as they are. No word or sentence is in two segments of the text.
 
         Args:
             units: "tokens", "words", "sentences" or "segments"; or stretches of the text, as

@@ -7,7 +7,7 @@ from attnflow.explanation import Prediction
 from attnflow.fields import Segment
 
 PROMPT = ("The", "keys", "to", "the", "old", "cabinet")
-ANSWER = (" are", " on", " the", " table", ".")
+ANSWER = (" are", " on", " that", " table", ".")
 ROLES = (("system", ("Be", "brief", ".")), ("user", ("Where", "are", "the", "keys", "?")))
 
 

@@ -85,10 +85,12 @@ def folded(generation: Generation) -> Explanation:
     own = np.array(generation.written, dtype=np.bool_)
     if not own.any():
         return prompt
+    # What has no place in the text is a patch, if there is an image.
+    end = len(prompt.text)
     return replace(
         prompt,
         tokens=(*prompt.tokens, ITSELF),
-        spans=(*prompt.spans, None),
+        spans=(*prompt.spans, None if prompt.grid is None else (end, end)),
         special=(*prompt.special, False),
         scores=np.append(prompt.scores, whole.scores[own].sum()),
         layer_scores=np.column_stack(
@@ -401,7 +403,7 @@ def data(generation: Generation) -> dict[str, Any]:
     prompt, shown = sources(generation), whole.pieces
     # The tokens of the prompt, as columns of the matrix.
     columns = [i for i, own in enumerate(generation.written) if not own]
-    stretches = prompt.patches if prompt.grid is None else ()
+    stretches = prompt.pieces.patches if prompt.grid is None else ()
     long = is_long(prompt)
     names = [one.target or "" for one in generation]
     picture = whole.picture
