@@ -418,7 +418,7 @@ def data(generation: Generation) -> dict[str, Any]:
         else _shown(
             [
                 piece
-                for piece in explanation_page.parts(prompt.pieces, prompt.patches)
+                for piece in explanation_page.parts(prompt.pieces, {*prompt.patches, *stretches})
                 if not set(piece.tokens) & set(stretches)
             ],
             columns,

@@ -3,7 +3,7 @@
 import { barScene } from "../page/bars.js";
 import { quote } from "../page/prose.js";
 import { toSvg } from "../page/scene.js";
-import { barName, originSentence, writer } from "./words.js";
+import { barName, NAMED, originSentence, writer } from "./words.js";
 
 // How many sources are drawn as bars.
 const MOST_BARS = 12;
@@ -14,62 +14,76 @@ const MOST_BARS = 12;
  */
 export function tell(data, sources, selection, name) {
   const { scores, value, bias } = sources.of(selection);
-  const { signed, labels, unit } = data;
-  const ranked = sources.ranked(scores);
-  const write = writer(signed, ranked.length ? Math.abs(scores[ranked[0]]) : 0);
+  const { signed } = data;
   const sum = (columns) => columns.reduce((total, column) => total + scores[column], 0);
   const own = sources.ownColumns.some((column) => scores[column] !== 0)
     ? sum(sources.ownColumns)
     : null;
-
-  const rest = ranked.slice(MOST_BARS);
-  const rows = ranked.slice(0, MOST_BARS).map((column) => [labels[column], scores[column]]);
-  if (rest.length) {
-    rows.push([`${rest.length} other ${unit}${rest.length > 1 ? "s" : ""}`, sum(rest)]);
-  }
-
-  const named = namedSources(data, sources, scores, ranked);
+  const ranked = data.sentences
+    ? rankedSentences(data, scores)
+    : rankedTokens(data, sources, scores);
+  const write = writer(signed, ranked.length ? Math.abs(ranked[0].score) : 0);
+  const quoted = ({ label, quote: most, patch, score }) => {
+    const said = quote(label().replace(/\s+/g, " "), most);
+    return [patch ? `patch ${said}` : said, score];
+  };
+  const against = ranked.find(({ score }) => score < 0);
   const sentence = originSentence({
     name,
-    tops: named.filter(([, score]) => score > 0),
-    against: named.find(([, score]) => score < 0) ?? null,
+    tops: ranked
+      .filter(({ score }) => score > 0)
+      .slice(0, NAMED)
+      .map(quoted),
+    against: against ? quoted(against) : null,
     own,
-    sink: !data.sentences && isSink(ranked, scores),
+    sink: isSink(ranked),
     signed,
-    write: writer(signed, named.length ? Math.abs(named[0][1]) : 0),
+    write,
   });
+
+  const rest = ranked.slice(MOST_BARS);
+  const rows = ranked
+    .slice(0, MOST_BARS)
+    .map(({ label, patch, score }) => [patch ? `patch ${label()}` : label(), score]);
+  if (rest.length) {
+    const others = rest.reduce((total, { score }) => total + score, 0);
+    rows.push([`${rest.length} other ${data.unit}${rest.length > 1 ? "s" : ""}`, others]);
+  }
   const parts = partsOf(data, sources, scores, bias, own, selection);
   return { sentence, sources: written(rows, write), parts: added(data, scores, parts, value) };
 }
 
-// Whether the first token has far more than any other: it often has what belongs to no word.
-const isSink = ([first, next], scores) =>
-  first === 0 && next !== undefined && scores[0] > 2 * Math.abs(scores[next]);
+// Tokens of the prompt by the size of their scores, the largest first.
+function rankedTokens({ labels }, sources, scores) {
+  return Array.from(scores.keys())
+    .filter((column) => sources.usual(column) && scores[column] !== 0)
+    .map((column) => ({
+      label: () => labels[column].replaceAll("\n", "↵"),
+      first: column === 0,
+      patch: sources.patches.has(column),
+      score: scores[column],
+    }))
+    .sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
+}
 
-// The sources that a sentence may name, with their scores, the largest first: sentences of a long
-// prompt, otherwise tokens.
-function namedSources({ labels, sentences }, sources, scores, ranked) {
-  if (!sentences) {
-    return ranked.map((column) => {
-      const label = quote(labels[column].replaceAll("\n", "↵"));
-      return [sources.patches.has(column) ? `patch ${label}` : label, scores[column]];
-    });
-  }
+// The same of the sentences of a long prompt.
+function rankedSentences({ sentences }, scores) {
   return sentences.rows
     .filter(({ unit }) => unit !== undefined)
-    .map(({ unit, pieces }) => [
-      quote(
+    .map(({ unit, pieces }) => ({
+      label: () =>
         pieces
           .map(([text]) => text)
           .join("")
-          .trim()
-          .replace(/\s+/g, " "),
-        70,
-      ),
-      sentences.groups[unit].reduce((total, column) => total + scores[column], 0),
-    ])
-    .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+          .trim(),
+      quote: 70,
+      score: sentences.groups[unit].reduce((total, column) => total + scores[column], 0),
+    }))
+    .sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
 }
+
+// Whether the first token has far more than any other: it often has what belongs to no word.
+const isSink = ([top, next]) => Boolean(top?.first && next && top.score > 2 * Math.abs(next.score));
 
 const written = (rows, write) => ({
   rows: rows.map(([label, score]) => [barName(label), score, write(score)]),

@@ -59,7 +59,7 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     preview: (next) => {
       if (String(next) === String(preview)) return;
       preview = next;
-      show();
+      showSources();
     },
     chosen: () => selection,
   });
@@ -125,7 +125,8 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
   frame.listen(window, "resize", () => frame.later("resize", show, 60));
   frame.listen(window, "beforeprint", () => print(true));
   frame.listen(window, "afterprint", () => print(false));
-  frame.listen(root, "keydown", (event) => {
+  // A page of its own has the key wherever the focus is.
+  frame.listen(address ? window : root, "keydown", (event) => {
     if (event.key !== "Escape" || (selection === null && preview === undefined)) return;
     event.preventDefault();
     preview = undefined;
@@ -175,14 +176,18 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     matrix?.measure();
     frame.applyTheme();
     head.draw();
+    showSources();
+    matrix?.draw();
+  }
+
+  // All but the matrix, which shows every token, whatever the pointer is on.
+  function showSources() {
     const { now, name, told } = described();
-    const { scores } = present();
-    written.draw({ selection: now, scores });
+    written.draw({ selection: now, scores: present().scores });
     origin.textContent = told.sentence;
     whole.hidden = selection === null;
     prompt?.draw();
     added.draw(told, name);
-    matrix?.draw();
     root.dataset.selection = now === null ? "" : now.join("-");
     root.dataset.flow = "done";
   }

@@ -9,6 +9,8 @@ import { writer } from "./words.js";
 
 // From this many tokens on, attention is shown from its median up, as it differs little.
 const MANY_TOKENS = 100;
+// A stretch below 0 has a dash unless its colour is almost none.
+const DASHED_BELOW = -0.08;
 
 /** Return the part with the prompt: {element, draw, destroy}. shown gives what is shown. */
 export function promptPart(frame, { data, sources, picture, shown }) {
@@ -52,10 +54,19 @@ export function promptPart(frame, { data, sources, picture, shown }) {
     { class: "prompt", "aria-labelledby": frame.id("prompt") },
     make("h2", { id: frame.id("prompt") }, sound ? "The sound" : "The prompt"),
     sound?.element,
-    ...texts.map(({ text, role }) =>
-      role
-        ? make("div", { class: "message" }, make("p", { class: "role" }, role), text.element)
-        : text.element,
+    make(
+      "div",
+      { class: "said-parts" },
+      ...texts.filter(({ role }) => !role).map(({ text }) => text.element),
+      make(
+        "div",
+        { class: "messages" },
+        ...texts
+          .filter(({ role }) => role)
+          .map(({ text, role }) =>
+            make("div", { class: "message" }, make("p", { class: "role" }, role), text.element),
+          ),
+      ),
     ),
     make("p", { class: "legend" }, low, scale.element, high),
   );
@@ -97,7 +108,8 @@ export function promptPart(frame, { data, sources, picture, shown }) {
     const full = `${write(top).replace("+", "")}${more}`;
     if (data.signed) {
       low.textContent = "against";
-      high.textContent = `for; full colour is ${full}; what speaks against the answer is underlined`;
+      const marked = data.prompt.length ? "; what speaks against the answer is underlined" : "";
+      high.textContent = `for; full colour is ${full}${marked}`;
     } else {
       low.textContent = from > 0 ? `the median, ${write(from)}, or less` : "nothing";
       high.textContent = `${full}, the highest`;
@@ -139,23 +151,26 @@ function soundStrip(frame, data) {
     return { element, column };
   });
   const name = (column) => data.labels[column];
-  const element = make(
+  const strip = make(
     "div",
     { class: "sound", role: "img" },
     ...chips.map(({ element: chip }) => chip),
   );
+  const ends = [data.stretches[0], data.stretches.at(-1)].map((column) =>
+    make("span", {}, name(column)),
+  );
   return {
-    element,
+    element: make("div", {}, strip, make("p", { class: "sound-ends" }, ...ends)),
     draw(shares, scores, write) {
       for (const { element: chip, column } of chips) {
         const share = Math.max(-1, Math.min(1, shares[column]));
         chip.style.backgroundColor = shade(frame.theme, share).hex;
         chip.style.color = shade(frame.theme, share).ink;
-        chip.classList.toggle("against", share < 0);
+        chip.textContent = share < DASHED_BELOW ? "−" : "";
         chip.title = `${name(column)}: ${write(scores[column])}`;
       }
       const best = chips.reduce((a, b) => (scores[b.column] > scores[a.column] ? b : a));
-      element.setAttribute(
+      strip.setAttribute(
         "aria-label",
         `The sound, ${chips.length} stretches; the most comes from ${name(best.column)}`,
       );

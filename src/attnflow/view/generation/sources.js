@@ -91,13 +91,6 @@ export class Sources {
     return this.ownColumns.length === this.count - 1;
   }
 
-  /** Return the columns of the prompt by the size of their scores, the largest first. */
-  ranked(scores) {
-    return Array.from(scores.keys())
-      .filter((column) => this.usual(column) && scores[column] !== 0)
-      .sort((a, b) => Math.abs(scores[b]) - Math.abs(scores[a]) || a - b);
-  }
-
   /**
    * Return the score of the prompt that has the full colour: the largest, or less where a few would
    * leave one colour for all others.

@@ -2,8 +2,10 @@
 
 import { cutShort, formatAmong, formatScore, quote } from "../page/prose.js";
 
-// How many sources a sentence names.
-const NAMED = 3;
+/** How many sources a sentence names. */
+export const NAMED = 3;
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
 function list(items) {
   return items.length < 2 ? items.join("") : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`;
@@ -16,7 +18,7 @@ export function writer(signed, largest) {
 
 /** Return what a selection is called: the token, or the words of a span. */
 export function selectionName(text) {
-  return text.trim() ? quote(text.trim(), 60) : quote(text.replaceAll("\n", "↵"));
+  return text.trim() ? quote(text.trim().replace(/\s+/g, " ")) : quote(text.replaceAll("\n", "↵"));
 }
 
 /**
@@ -29,11 +31,11 @@ export function originSentence({ name, tops, against, own, sink, signed, write }
   const subject = name ?? "the answer";
   const parts = [];
   if (tops.length) {
-    const named = list(tops.slice(0, NAMED).map(([top, score]) => `${top} (${write(score)})`));
+    const named = list(tops.map(([top, score]) => `${top} (${write(score)})`));
     parts.push(`Of the prompt, ${subject} came most from ${named}.`);
   } else parts.push(`Nothing in the prompt speaks for ${subject}.`);
   if (sink) parts.push("The first token often has what belongs to no word.");
-  if (against) parts.push(`${against[0]} speaks most against it (${write(against[1])}).`);
+  if (against) parts.push(`${capital(against[0])} speaks most against it (${write(against[1])}).`);
   if (own !== null) {
     const what = name === null ? "What was already written" : "The answer before it";
     parts.push(signed ? `${what} added ${write(own)}.` : `${what} has ${write(own)}.`);

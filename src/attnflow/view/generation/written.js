@@ -3,6 +3,9 @@
 import { shade } from "../page/colour.js";
 import { between, has } from "./selection.js";
 
+// A longer answer is set smaller, as text and no headline.
+const MUCH = 240;
+
 /**
  * Return the part with the answer: {element, draw, focus}. choose is given a selection, or null for
  * the whole answer, and preview the same while the pointer is on it, or undefined when it left.
@@ -14,7 +17,7 @@ export function writtenPart(frame, { data, sources, choose, preview, chosen }) {
   const elements = [];
   const chips = [];
   const box = make("div", {
-    class: "written",
+    class: data.generation.text.length > MUCH ? "written much" : "written",
     dir: data.answerDirection,
     role: can ? "listbox" : undefined,
     "aria-multiselectable": can ? "true" : undefined,
@@ -60,9 +63,11 @@ export function writtenPart(frame, { data, sources, choose, preview, chosen }) {
     frame.listen(box, "pointerleave", () => preview(undefined));
     frame.listen(box, "focusout", () => preview(undefined));
     frame.listen(box, "pointerdown", press);
-    frame.listen(frame.window, "pointerup", () => {
-      dragging = false;
-    });
+    for (const end of ["pointerup", "pointercancel"]) {
+      frame.listen(frame.window, end, () => {
+        dragging = false;
+      });
+    }
     frame.listen(box, "keydown", move);
     frame.listen(box, "copy", (event) => {
       event.preventDefault();

@@ -37,6 +37,12 @@ export function paint(context, shapes) {
       } else context.fillText(shape.text, shape.x, shape.y);
       continue;
     }
+    if (shape.rect && shape.fill && !shape.stroke) {
+      // Heat maps have thousands of these.
+      context.fillStyle = shape.fill;
+      context.fillRect(...shape.rect);
+      continue;
+    }
     context.beginPath();
     if (shape.rect) context.rect(...shape.rect);
     else if (shape.circle) context.arc(...shape.circle, 0, 2 * Math.PI);
