@@ -93,11 +93,21 @@ test("scores of a span add up, and those of attention are a mean", () => {
 test("full colour is the largest score, unless it leaves one colour for all others", () => {
   assert.equal(topOf([]), 0);
   assert.equal(topOf([NONE, -2, 1]), 2);
-  assert.equal(topOf([-20, 2, 1]), 2);
-  assert.equal(topOf([20]), 20);
+  assert.equal(topOf([-20, 2, 1]), 20);
   const many = Array.from({ length: 100 }, (_, i) => i + 1);
   assert.equal(topOf([...many, 1e6]), 99);
   assert.equal(topOf(Array.from({ length: 100 }, (_, i) => (i === 7 ? 3 : 0))), 3);
+});
+
+test("a first token far above the others leaves them their colours", () => {
+  const { data, sources } = made();
+  data.generation.whole.special[0] = false;
+  assert.equal(sources.top(Float64Array.of(8, -1, 0.5)), 1);
+  assert.equal(sources.top(Float64Array.of(1.5, -1, 0.5)), 1.5);
+  assert.equal(sources.top(Float64Array.of(1, -9, 0.5)), 9);
+  assert.equal(sources.top(Float64Array.of(3, 0, 7)), 3);
+  data.generation.whole.special[0] = true;
+  assert.equal(sources.isSink(Float64Array.of(8, -1, 0.5)), false);
 });
 
 test("what an answer came from is said in a sentence", () => {

@@ -36,7 +36,7 @@ export function tell(data, sources, selection, name) {
       .map(quoted),
     against: against ? quoted(against) : null,
     own,
-    sink: isSink(ranked),
+    sink: !data.sentences && sources.isSink(scores),
     signed,
     write,
   });
@@ -59,7 +59,6 @@ function rankedTokens({ labels }, sources, scores) {
     .filter((column) => sources.usual(column) && scores[column] !== 0)
     .map((column) => ({
       label: () => labels[column].replaceAll("\n", "↵"),
-      first: column === 0,
       patch: sources.patches.has(column),
       score: scores[column],
     }))
@@ -81,9 +80,6 @@ function rankedSentences({ sentences }, scores) {
     }))
     .sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
 }
-
-// Whether the first token has far more than any other: it often has what belongs to no word.
-const isSink = ([top, next]) => Boolean(top?.first && next && top.score > 2 * Math.abs(next.score));
 
 const written = (rows, write) => ({
   rows: rows.map(([label, score]) => [barName(label), score, write(score)]),

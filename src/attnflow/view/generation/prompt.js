@@ -87,10 +87,7 @@ export function promptPart(frame, { data, sources, picture, shown }) {
   function draw() {
     const { scores } = shown();
     const { shares, top, low: from } = scaled();
-    const largest = scores.reduce(
-      (most, score, column) => (sources.usual(column) ? Math.max(most, Math.abs(score)) : most),
-      0,
-    );
+    const largest = sources.largest(scores);
     const write = writer(data.signed, largest);
     const capped = (share) => Math.max(-1, Math.min(1, share));
     const sum = (columns, of) => columns.reduce((total, column) => total + of[column], 0);

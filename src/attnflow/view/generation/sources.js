@@ -91,26 +91,39 @@ export class Sources {
     return this.ownColumns.length === this.count - 1;
   }
 
-  /**
-   * Return the score of the prompt that has the full colour: the largest, or less where a few would
-   * leave one colour for all others.
-   */
+  /** Whether the first token has far more than any other: it often has what belongs to no word. */
+  isSink(scores) {
+    return this.usual(0) && Math.abs(scores[0]) > 2 * this.largest(scores, 1);
+  }
+
+  /** Return the size of the largest score of the prompt, from a column on. */
+  largest(scores, first = 0) {
+    return scores.reduce(
+      (most, score, column) =>
+        column >= first && this.usual(column) ? Math.max(most, Math.abs(score)) : most,
+      0,
+    );
+  }
+
+  /** Return the score of the prompt that has the full colour: that of a sink would leave none. */
   top(scores) {
-    return topOf(Array.from(scores).filter((_, column) => this.usual(column)));
+    const others = this.largest(scores, 1);
+    return this.isSink(scores) && others > 0 ? others : this.largest(scores);
   }
 }
 
-// From this many scores on, a few may exceed the scale; of fewer, one that is so many times as large
-// as the next.
+// From this many cells on, a few may exceed the scale.
 const MANY = 50;
 const BELOW_TOP = 0.98;
-const APART = 3;
 
-/** Return the size that has the full colour among scores, NaN left out. */
+/**
+ * Return the size that has the full colour among the cells of a matrix, NaN left out: the largest, or
+ * of many that which one in fifty exceeds, as a few would leave one colour for all others.
+ */
 export function topOf(scores) {
   const known = scores.filter((score) => !Number.isNaN(score));
   const sizes = Float64Array.from(known, Math.abs).sort();
-  const [largest = 0, next = largest] = [sizes.at(-1), sizes.at(-2)];
-  if (sizes.length < MANY) return next > 0 && largest > APART * next ? next : largest;
+  const largest = sizes.at(-1) ?? 0;
+  if (sizes.length < MANY) return largest;
   return sizes[Math.ceil(BELOW_TOP * sizes.length) - 1] || largest;
 }
