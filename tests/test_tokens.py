@@ -86,11 +86,13 @@ def test_a_token_of_whitespace_joins_the_sentence_before_it():
     assert tokens.grouped("words")[1] == [[0], [1], [2], [3]]
 
 
-def test_a_line_break_within_a_sentence_is_part_of_it():
-    names = ("It.", " Is", "\n", "so.", "\n", "No.")
-    spans = ((0, 3), (3, 6), (6, 7), (7, 10), (10, 11), (11, 14))
-    tokens = Tokens("It. Is\nso.\nNo.", names, spans, (False,) * 6)
-    assert tokens.grouped("sentences")[1] == [[0], [1, 2, 3, 4], [5]]
+def test_a_line_break_in_the_middle_of_a_sentence_is_part_of_it():
+    text = "A b. C\nd. E"
+    names = ("A", "b.", "C", "\n", "d.", "E")
+    spans = ((0, 1), (1, 4), (5, 6), (6, 7), (7, 9), (10, 11))
+    found, groups = Tokens(text, names, spans, (False,) * 6).grouped("sentences")
+    assert found.names == ("A b.", "C\nd.", "E")
+    assert groups == [[0, 1], [2, 3, 4], [5]]
 
 
 def test_unknown_units_are_refused():

@@ -90,8 +90,8 @@ class Tokens:
         makes them one. What a reader sees as one character, such as an emoji with joiners or a
         letter with combining marks, is never divided. A token of spaces counts for the word that
         follows it, and one with a line break stands for itself; in sentences both count for the
-        sentence that they are in, or the one before. Special tokens, and tokens without a span,
-        stay as they are. No word or sentence is in two segments of the text.
+        sentence that they are in or follow. Special tokens, and tokens without a span, stay as they
+        are. No word or sentence is in two segments of the text.
 
         Args:
             units: "tokens", "words", "sentences" or "segments"; or stretches of the text, as
@@ -236,8 +236,8 @@ def _grouped(
         if not ends:
             continue
         if not alone:
-            # The sentence that it is in, or else the one before.
-            units[token] = max((u for u in begins if begins[u] <= start), default=min(ends))
+            # A line break may stand in the middle of a sentence.
+            units[token] = max((u for u in begins if begins[u] <= start), default=min(begins))
         elif not any(character in "\n\r" for character in tokens.text[start:end]):
             # The first word that ends after the token, or else the last.
             units[token] = min((u for u in ends if ends[u] > start), default=max(ends))

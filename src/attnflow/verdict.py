@@ -100,8 +100,11 @@ class Check(NamedTuple):
         """
         if self.top is None:
             return self.sentences()[0]
-        changed = "leaves" if self.answer == self.removed_answer else "changes"
-        start = f"Removing {self.top!r} {changed} the answer"
+        start = f"Removing {self.top!r} changes the answer"
+        if self.answer == self.removed_answer:
+            start = f"Removing {self.top!r} does not change the answer"
+            if self.removed_value < self.value:
+                start += f", but lowers its value from {self.value:.2f} to {self.removed_value:.2f}"
         if self.holds is None:
             return f"{start}; there are too few {self.units} to compare scores with blank-out."
         agree = "agree" if self.holds else "do not agree"

@@ -6,7 +6,7 @@ from typing import Any
 from attnflow.explanation import Explanation
 from attnflow.options import OPTIONS, unit_name
 from attnflow.view.pieces import has_sign, labels
-from attnflow.view.text import shorten
+from attnflow.view.text import shorten, visible
 
 METHOD_NAMES = {
     "raw": "Raw attention",
@@ -129,8 +129,8 @@ def gist(explanation: Explanation) -> str:
     first, last = (pick(usual, key=scores.__getitem__) for pick in (max, min))
 
     def named(index: int) -> str:
-        name = shorten(names[index], 80)
-        return f"patch {name}" if index in explanation.patches else repr(name)
+        name = shorten(visible(names[index], line_breaks=False), 80)
+        return f"patch {name}" if index in explanation.patches else f"'{name}'"
 
     def score(value: float) -> str:
         return format_score(value, largest, signed=True)
@@ -211,7 +211,30 @@ def class_names(explanation: Explanation) -> dict[str, str]:
 
 def label_name(explanation: Explanation, label: str) -> str:
     """Return what a class or token is shown as: without the space that a word may begin with."""
-    return class_names(explanation).get(label) or label.strip() or repr(label)
+    return class_names(explanation).get(label) or label.strip() or blank_name(label)
+
+
+def label_names(explanation: Explanation) -> dict[str, str]:
+    """Return what the labels of an explanation are shown as: its target, contrast, prediction."""
+    prediction = explanation.prediction
+    labels = [explanation.target, explanation.contrast, prediction and prediction.label]
+    return {label: label_name(explanation, label) for label in labels if label is not None}
+
+
+def blank_name(label: str) -> str:
+    r"""Return the name of a token that is white space, or empty.
+
+    Example:
+        >>> blank_name("\n"), blank_name("\n\n"), blank_name("  "), blank_name("")
+        ('a line break', '2 line breaks', '2 spaces', 'nothing')
+    """
+    if not label:
+        return "nothing"
+    kinds = {"\n": "line break", " ": "space", "\t": "tab"}
+    noun = kinds.get(label[0]) if len(set(label)) == 1 else None
+    if noun is None:
+        return "white space"
+    return f"a {noun}" if len(label) == 1 else counted(len(label), noun)
 
 
 def _compared(explanation: Explanation) -> bool:
@@ -230,10 +253,9 @@ def _compares(explanation: Explanation) -> bool:
 
 def _answer(explanation: Explanation, label: str) -> str:
     """Return a class as it is called, or a token in quotes, without the space it begins with."""
-    if not _chooses_class(explanation):
-        # A whole answer of a language model may be long.
-        return repr(shorten(label.strip() or label, 60))
-    return label_name(explanation, label)
+    name = label_name(explanation, label)
+    # A whole answer of a language model may be long.
+    return name if _chooses_class(explanation) or not label.strip() else repr(shorten(name, 60))
 
 
 def reading(explanation: Explanation) -> str:

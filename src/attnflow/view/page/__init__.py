@@ -83,7 +83,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
             "layer_scores": packed(explanation.layer_scores),
         },
         "model": explanation.model,
-        "classes": captions.class_names(explanation),
+        "classes": captions.label_names(explanation),
         "trace": None if trace is None else trace.to_dict(MOST_WEIGHTS),
         "labels": [visible(name, line_breaks=False) for name in labels(shown)],
         "patches": list(patches),

@@ -19,7 +19,8 @@ export function aboutPart(frame, { data, shown }) {
     ["Explained for", named(explanation.target)],
     ["Compared with", named(explanation.contrast)],
     ["Check", data.contribution ? null : data.verdict?.long],
-    ["Layers", layers],
+    // Of a long text, contributions are known as a whole and not layer by layer.
+    ["Layers", numbers.trace || numbers.depth > 1 ? layers : null],
     ["Tokens", numbers.trace ? numbers.tokens : explanation.tokens.length],
     ...data.options,
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");

@@ -360,7 +360,7 @@ export function cutShort(text, most = 60) {
  * model's words begin with.
  */
 export function answerName(label, classes = {}) {
-  return classes[label] ?? (label.trim() || JSON.stringify(label));
+  return classes[label] ?? label.trim();
 }
 
 /** Return what the model predicts, or null. */

@@ -183,7 +183,7 @@ export function textPart(frame, { data, picture, shown, set }) {
       relative && scores ? `the text's median, ${formatScore(from)}, or less` : "nothing";
     const more = scores && relative && scores[best] > top;
     const words = more
-      ? " or more, up to " + formatScore(scores[best])
+      ? ` or more, up to ${formatScore(scores[best])}`
       : ", the highest in this layer";
     legend.textContent = best === undefined ? "" : `${formatScore(top)}${words}${shown.greyWords}`;
     scale.paint((x) => shade(frame.theme, x).hex);
