@@ -501,7 +501,8 @@ def test_hostile_tokens_are_text_everywhere(show):
     generation = written(prompt=HOSTILE, answer=HOSTILE)
     shown = show(generation)
     for number in range(len(HOSTILE)):
-        token(shown, number).click(position={"x": 2, "y": 4})
+        token(shown, number).focus()
+        shown.page.keyboard.press("Enter")
         settle(shown, f"{number}-{number}")
     assert shown.page.evaluate("window.ran") is None
     assert shown.page.locator("main script, main img, main iframe").count() == 0
@@ -521,6 +522,15 @@ def test_tokens_of_parts_of_characters_are_one_to_choose(show):
     token(shown, 1).click()
     shown.page.mouse.move(2, 2)
     settle(shown, "1-2")
+
+
+def test_a_line_break_can_be_chosen_and_has_a_name(show):
+    shown = show(written(answer=(" are", "\n", " on")))
+    token(shown, 1).click()
+    shown.page.mouse.move(2, 2)
+    settle(shown, "1-1")
+    assert "Of the prompt, a line break came" in shown.page.locator(".origin").inner_text()
+    assert shown.page.locator(".written").inner_text() == "are\u21b5\n on"
 
 
 def test_right_to_left_text_is_shown_from_right_to_left(show):

@@ -411,7 +411,9 @@ def data(generation: Generation) -> dict[str, Any]:
         "generation": _stored(generation, whole),
         "matrix": explanation_page.packed(_rounded(generation.matrix)),
         "labels": [visible(name, line_breaks=False) for name in labels(shown)],
-        "names": [visible(name.strip() or name, line_breaks=False) for name in names],
+        "names": [
+            visible(name.strip(), line_breaks=False) or captions.blank_name(name) for name in names
+        ],
         "answer": _shown(pieces(_answer(generation.text, names)), range(len(names))),
         "prompt": []
         if long

@@ -167,7 +167,8 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
 
   function described() {
     const now = shownSelection();
-    const name = now === null ? null : selectionName(written.textOf(now));
+    const text = now === null ? "" : written.textOf(now).trim();
+    const name = now === null ? null : text ? selectionName(text) : data.names[now[0]];
     return { now, name, told: tell(data, sources, now, name) };
   }
 

@@ -144,7 +144,7 @@ export function matrixPart(frame, { data, sources, choose, chosen }) {
   }
 
   function describe({ row, column }) {
-    const name = cells.names[row].trim() || "line break";
+    const name = cells.names[row];
     if (column === null) return name;
     const score = cells.rows[row][column];
     const value = !Number.isNaN(score) ? write(score) : "not written yet";

@@ -16,10 +16,8 @@ export function writer(signed, largest) {
   return (score) => (signed ? formatAmong(score, largest) : formatScore(score));
 }
 
-/** Return what a selection is called: the token, or the words of a span. */
-export function selectionName(text) {
-  return text.trim() ? quote(text.trim().replace(/\s+/g, " ")) : quote(text.replaceAll("\n", "↵"));
-}
+/** Return what the text of a selection is called in a sentence. */
+export const selectionName = (text) => quote(text.replace(/\s+/g, " "));
 
 /**
  * Describe what an answer came from. name is what is chosen, or null for the whole answer; tops are

@@ -44,7 +44,7 @@ export function writtenPart(frame, { data, sources, choose, preview, chosen }) {
           role: "option",
           tabindex: -1,
           "data-new": tokens[0],
-          "aria-label": blank ? "line break or space" : undefined,
+          "aria-label": blank ? data.names[tokens[0]] : undefined,
         },
         blank ? text.replaceAll("\n", "↵") : text,
       );
