@@ -2,6 +2,11 @@
 
 In a terminal and on a page, what the answer's own tokens added to it is one row, "the answer
 itself": each of them was read to write the next.
+
+The page's script is in modules beside this file. `sources.js` has the scores of what is chosen,
+`words.js` describes it, and `saved.js` makes a file of the generation. `written.js` is the answer,
+`prompt.js` the prompt, `added.js` the bars, and `matrixpart.js` the matrix that `matrix.js` draws.
+`generation.js` puts these together, in the `Frame` of the explanation's page.
 """
 
 import base64
@@ -588,14 +593,16 @@ def _said(prompt: Explanation) -> str:
 
 def _facts(generation: Generation, whole: Explanation) -> list[list[str]]:
     """Return how the answer was written and explained: names and values."""
-    written = f"{len(generation) or 'not counted'}"
-    most = generation.options.get("max_new_tokens")
+    # Only the answer's tokens that were explained are known one by one.
+    most, count = generation.options.get("max_new_tokens"), len(generation)
+    written = f"{count} of at most {most}" if most else str(count)
+    prompt = f"{units(whole).capitalize()} of the prompt"
     facts = [
         ("Model", whole.model),
         ("Task", whole.task),
         ("Method", captions.METHOD_NAMES[whole.method]),
-        ("Tokens written", written + (f" of at most {most}" if most and len(generation) else "")),
-        ("Tokens of the prompt", str(len(whole.tokens) - sum(generation.written))),
+        ("Tokens written", written if count else ""),
+        (prompt, str(len(whole.tokens) - sum(generation.written))),
         *captions.options(whole),
     ]
     return [[name, value] for name, value in facts if value]

@@ -60,6 +60,9 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
       if (String(next) === String(preview)) return;
       preview = next;
       showSources();
+      // Who passes over many tokens hears of the one where they stay.
+      if (next === undefined) frame.callOff("say");
+      else frame.later("say", () => frame.say(origin.textContent), 400);
     },
     chosen: () => selection,
   });
