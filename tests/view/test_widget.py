@@ -22,8 +22,9 @@ from attnflow import (
 from attnflow.flow import flow_bound
 from attnflow.trace import Trace
 from attnflow.view.notebook import inline_html
-from attnflow.view.widget import Widget
+from attnflow.view.widget import CHOICES, GenerationWidget, Widget
 from tests.support import pages
+from tests.support.generations import written
 from tests.support.pages import HOSTILE, contribute, translate
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -184,6 +185,50 @@ def test_only_an_explanation_is_shown():
         Widget({})
 
 
+def test_the_widget_of_a_generation_begins_with_the_whole_answer():
+    generation = written()
+    widget = generation.widget()
+    assert isinstance(widget, GenerationWidget)
+    assert widget.generation is generation
+    assert widget.selection is None
+    widget.selection = (1, -1)
+    assert repr(widget) == "GenerationWidget(selection=[1, 4])"
+    widget.selection = np.int64(-2)
+    assert widget.selection == [3, 3]
+    widget.selection = None
+    assert widget.selection is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (5, "selection.*5.*5 new tokens"),
+        ((0, 9), "selection.*9.*5 new tokens"),
+        ((3, 1), r"selection.*\(3, 1\)"),
+        ((1, 2, 3), r"selection.*\(1, 2, 3\)"),
+        ("are", "selection.*'are'"),
+        (True, "selection.*True"),
+    ],
+)
+def test_tokens_that_were_not_written_cannot_be_chosen(value, message):
+    widget = written().widget()
+    widget.selection = [1, 2]
+    with pytest.raises(OptionError, match=message):
+        widget.selection = value
+    assert widget.selection == [1, 2]
+    with pytest.raises(traitlets.TraitError, match=message):
+        widget.set_state({"selection": value})
+    assert widget.selection == [1, 2]
+
+
+def test_where_only_the_whole_was_explained_no_token_can_be_chosen():
+    widget = written(each=False).widget()
+    with pytest.raises(OptionError, match=r"selection.*0.*one by one"):
+        widget.selection = 0
+    with pytest.raises(OptionError, match=r"generation.*\bdict\b"):
+        GenerationWidget({})
+
+
 def test_without_anywidget_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "attnflow.view.widget")
@@ -221,6 +266,17 @@ def test_a_notebook_is_given_the_widget_and_the_same_without_script(notebook):
     assert {**shown, "layer_scores": None} == {**given, "layer_scores": None}
     assert bundle["text/html"] == explanation._repr_html_()
     assert metadata == {}
+
+
+def test_a_notebook_is_given_the_widget_of_a_generation(notebook, monkeypatch):
+    generation = written()
+    bundle, _ = generation._repr_mimebundle_()
+    assert set(bundle) == {VIEW, "text/html", "text/plain"}
+    assert bundle["text/html"] == generation._repr_html_()
+    displayed = []
+    monkeypatch.setattr("IPython.display.display", displayed.append)
+    generation.show()
+    assert displayed == [generation]
 
 
 def test_a_terminal_and_a_notebook_without_anywidget_are_given_no_widget(monkeypatch):
@@ -364,7 +420,8 @@ class FrontEnd:
     def open(self, *, dark=False, connected=True):
         state = {
             name: self.widget.get_state([name])[name]
-            for name in ("_esm", "_data", "_style", "method", "layer", "position")
+            for name in ("_esm", "_data", "_style", "_kind", *CHOICES, "selection")
+            if self.widget.has_trait(name)
         }
         self.page.evaluate(FRONT_END, {"state": state, "dark": dark, "connected": connected})
         return self
@@ -388,10 +445,10 @@ class FrontEnd:
 def show(browser):
     contexts, every = [], []
 
-    def open_widget(explanation, *, width=900, **options):
+    def open_widget(result, *, width=900, **options):
         context = browser.new_context(viewport={"width": width, "height": 800})
         contexts.append(context)
-        shown = FrontEnd(context.new_page(), explanation.widget())
+        shown = FrontEnd(context.new_page(), result.widget())
         every.append(shown)
         return shown.open(**options)
 
@@ -426,6 +483,24 @@ def test_what_python_chooses_is_shown(show):
     state = (shown.widget.position, shown.widget.layer, shown.widget.method)
     assert state == (4, 2, "raw")
     assert "\u2068it\u2069" in shown.root.locator("h1").inner_text()
+
+
+def test_the_tokens_of_an_answer_are_chosen_by_the_reader_and_by_python(show):
+    shown = show(written())
+    shown.settle(selection="")
+    shown.root.locator(".written [data-new='1']").click()
+    shown.root.locator(".written [data-new='3']").click(modifiers=["Shift"])
+    shown.page.mouse.move(2, 2)
+    shown.settle(selection="1-3")
+    assert shown.widget.selection == [1, 3]
+    shown.choose(selection=-1)
+    shown.settle(selection="4-4")
+    shown.choose(selection=None)
+    shown.settle(selection="")
+    shown.root.locator(".written [data-new='2']").focus()
+    shown.page.keyboard.press("Enter")
+    shown.settle(selection="2-2")
+    assert shown.widget.selection == [2, 2]
 
 
 def test_the_keyboard_works_as_on_the_page(show):

@@ -5,7 +5,9 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
+from attnflow import formats
 from attnflow.explanation import Explanation
+from attnflow.generation import Generation
 from attnflow.view import terminal
 from attnflow.view.captions import (
     METHOD_NAMES,
@@ -54,20 +56,20 @@ def widget(explanation: Explanation) -> "Widget":
     return Widget(explanation)
 
 
-def mimebundle(explanation: Explanation) -> Any:
-    """Return what IPython displays for an explanation.
+def mimebundle(result: Explanation | Generation) -> Any:
+    """Return what IPython displays for an explanation or a generation.
 
     Args:
-        explanation: The explanation.
+        result: The explanation or generation.
 
     Returns:
         In a notebook with anywidget, the widget and the HTML that a front end shows where scripts
         do not run. Elsewhere only the HTML.
     """
     if in_notebook() and find_spec("anywidget") is not None:
-        bundle, metadata = widget(explanation)._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(explanation)}, metadata
-    return {"text/plain": repr(explanation), "text/html": inline_html(explanation)}
+        bundle, metadata = formats.render(result, "widget")._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(result)}, metadata
+    return {"text/plain": repr(result), "text/html": formats.render(result, "notebook")}
 
 
 def in_notebook() -> bool:

@@ -1,8 +1,13 @@
 // The page in a notebook: what it shows and a widget's model are kept in step.
 
+import { mountGeneration } from "./generation/generation.js";
 import { mount } from "./page/page.js";
 
-const SHARED = ["method", "layer", "position"];
+// What shows each kind of result, and which names of its state the model shares.
+const PAGES = {
+  explanation: { mounted: mount, shared: ["method", "layer", "position"] },
+  generation: { mounted: mountGeneration, shared: ["selection"] },
+};
 
 /** Show a widget's model in an element; returns a function that takes everything away again. */
 function render({ model, el }) {
@@ -18,21 +23,23 @@ function render({ model, el }) {
   tree.append(style, root);
   el.append(host);
 
+  const { mounted, shared } = PAGES[model.get("_kind")];
   let page = null;
   let gone = false;
   let width = 0;
-  const chosen = () => Object.fromEntries(SHARED.map((name) => [name, model.get(name)]));
+  const chosen = () => Object.fromEntries(shared.map((name) => [name, model.get(name)]));
+  const differs = (state, name) => JSON.stringify(state[name]) !== JSON.stringify(model.get(name));
   const follow = () => {
-    if (page && SHARED.some((name) => page.state[name] !== model.get(name))) page.set(chosen());
+    if (page && shared.some((name) => differs(page.state, name))) page.set(chosen());
   };
   const tell = (state) => {
-    const changed = SHARED.filter((name) => state[name] !== model.get(name));
+    const changed = shared.filter((name) => differs(state, name));
     for (const name of changed) model.set(name, state[name]);
     if (changed.length > 0) model.save_changes();
   };
   const start = async () => {
     try {
-      page = await mount(root, model.get("_data"), {
+      page = await mounted(root, model.get("_data"), {
         state: chosen(),
         theme: themeOf(host),
         onChange: tell,
@@ -40,7 +47,7 @@ function render({ model, el }) {
       if (gone) page.destroy();
       else follow();
     } catch (error) {
-      root.append(`This explanation cannot be shown: ${error.message}`);
+      root.append(`This result cannot be shown: ${error.message}`);
     }
   };
   // A notebook makes an output before it has a place for it, and changes its width at any time.
@@ -52,11 +59,11 @@ function render({ model, el }) {
     else page?.set({});
   });
   observer.observe(host);
-  for (const name of SHARED) model.on(`change:${name}`, follow);
+  for (const name of shared) model.on(`change:${name}`, follow);
   return () => {
     gone = true;
     observer.disconnect();
-    for (const name of SHARED) model.off(`change:${name}`, follow);
+    for (const name of shared) model.off(`change:${name}`, follow);
     page?.destroy();
     host.remove();
   };

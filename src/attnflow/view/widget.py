@@ -1,8 +1,8 @@
 """The page in a notebook: a widget whose choices Python can read and set.
 
-It is the page of `attnflow.view.page`, in an output of Jupyter, VS Code or Colab. The chosen
-method, layer and position are synchronised: Python sees a click, and the page shows what Python
-sets.
+It is the page of `attnflow.view.page`, or of `attnflow.view.generation`, in an output of Jupyter,
+VS Code or Colab. The chosen method, layer and position, or the chosen tokens of an answer, are
+synchronised: Python sees a click, and the page shows what Python sets.
 """
 
 from typing import Any
@@ -11,9 +11,11 @@ from attnflow.checks import choice, resolve_index, resolve_layer
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.explain import Answer, explain_graph
 from attnflow.explanation import Explanation
+from attnflow.generation import Generation
 from attnflow.options import ATTENTION_METHODS, Options
 from attnflow.scoring import Scorer, weights_at
 from attnflow.tokens import Tokens
+from attnflow.view import generation as generation_page
 from attnflow.view.document import asset
 from attnflow.view.notebook import inline_html
 from attnflow.view.page import data, first_choices, style
@@ -93,6 +95,7 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
     method = traitlets.TraitType().tag(sync=True)
     layer = traitlets.TraitType().tag(sync=True)
     position = traitlets.TraitType().tag(sync=True)
+    _kind = traitlets.Unicode("explanation").tag(sync=True)
     _data = traitlets.Dict().tag(sync=True)
     _style = traitlets.Unicode().tag(sync=True)
 
@@ -191,3 +194,88 @@ class Widget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
         # A front end that runs no script shows the HTML.
         bundle, metadata = made
         return {**bundle, "text/html": inline_html(self.chosen())}, metadata
+
+
+class GenerationWidget(anywidget.AnyWidget):  # type: ignore[misc] # Any to mypy
+    """A generation in a notebook, whose chosen tokens Python can read and set.
+
+    Args:
+        generation: The generation.
+
+    Attributes:
+        generation: As given.
+        selection: The first and the last of the new tokens that are chosen, counted from 0; None
+            for the whole answer, as at first. `generation[first : last + 1]` are their
+            explanations. It can be set to one number, too; a negative one counts from the end.
+
+    Raises:
+        OptionError: If it is given something else, or a token that was not explained is chosen.
+            The choice before it stays.
+
+    Example:
+        >>> step = Explanation(
+        ...     tokens=["keys"], scores=[2.0], layer_scores=[[2.0]], spans=[(0, 4)],
+        ...     special=[False], method="contribution", layer=1, position=0, target=" are",
+        ...     value=2.0, bias=0.0, text="keys are", model="tiny", task="causal-lm",
+        ... )
+        >>> widget = GenerationWidget(
+        ...     Generation(
+        ...         prompt="keys", text=" are", explanations=[step], whole=step, written=[False]
+        ...     )
+        ... )
+        >>> widget.selection = 0
+        >>> widget.selection
+        [0, 0]
+    """
+
+    _esm = asset("bundles/widget.js")
+
+    selection = traitlets.TraitType(None, allow_none=True).tag(sync=True)
+    _kind = traitlets.Unicode("generation").tag(sync=True)
+    _data = traitlets.Dict().tag(sync=True)
+    _style = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, generation: Generation) -> None:
+        if not isinstance(generation, Generation):
+            raise OptionError(f"generation must be a Generation, got {type(generation).__name__}")
+        self.generation = generation
+        super().__init__(
+            _data=generation_page.data(generation), _style=generation_page.style() + COMPACT
+        )
+
+    def __repr__(self) -> str:
+        return f"GenerationWidget(selection={self.selection!r})"
+
+    @traitlets.validate("selection")  # type: ignore[untyped-decorator]
+    def _check(self, proposal: Any) -> list[int] | None:
+        value, count = proposal["value"], len(self.generation)
+        if value is None:
+            return None
+        ends = list(value) if isinstance(value, list | tuple) else [value, value]
+        try:
+            if len(ends) != 2:
+                raise OptionError(
+                    f"selection is {value!r}; expected the first and the last token, a token, or "
+                    "None for the whole answer"
+                )
+            if not count:
+                raise OptionError(
+                    f"selection is {value!r}, but the tokens of this answer were not explained one "
+                    "by one; expected None"
+                )
+            first, last = (resolve_index(end, count, "selection", "new tokens") for end in ends)
+            if first > last:
+                raise OptionError(
+                    f"selection is {value!r}, whose first token comes after its last one"
+                )
+        except OptionError as error:
+            raise ChoiceError(str(error)) from error
+        return [first, last]
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        made = super()._repr_mimebundle_(**options)
+        if made is None:
+            return None
+        # A front end that runs no script shows the HTML.
+        bundle, metadata = made
+        return {**bundle, "text/html": generation_page.inline_html(self.generation)}, metadata

@@ -2,39 +2,57 @@
 
 In a terminal and on a page, what the answer's own tokens added to it is one row, "the answer
 itself": each of them was read to write the next.
+
+The page's script is in modules beside this file. `sources.js` has the scores of what is chosen,
+`words.js` describes it, and `saved.js` makes a file of the generation. `written.js` is the answer,
+`prompt.js` the prompt, `added.js` the bars, and `matrixpart.js` the matrix that `matrix.js` draws.
+`generation.js` puts these together, in the `Frame` of the explanation's page.
 """
 
+import base64
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnflow.explanation import Explanation
 from attnflow.generation import Generation
+from attnflow.tokens import Span, Tokens
 from attnflow.view import captions, notebook, terminal
 from attnflow.view import page as explanation_page
-from attnflow.view.document import asset, document
-from attnflow.view.pieces import has_sign, labels, pieces, shades
-from attnflow.view.sentences import is_long, sentences, units
+from attnflow.view.document import asset, data_element, direction, document
+from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
+from attnflow.view.sentences import is_long, rows, sentences, units
 from attnflow.view.stream import console_for, encoding_of, width_of
 from attnflow.view.text import cells, escaped, shorten, visible, wrap
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from attnflow.view.widget import GenerationWidget
+
 ITSELF: Final = "the answer itself"
 NOTHING: Final = "The model wrote nothing: it ended its answer at once."
 # How many new tokens a terminal lists, with how many sources each.
 MOST_STEPS: Final = 40
 SOURCES: Final = 3
-# How many cells the matrix of a page has at most, and how many rows its list of sources.
-MOST_CELLS: Final = 40_000
+# How many rows the list of sources has on a page that runs no script.
 MOST_ROWS: Final = 16
-# A cell has one of so many shades for each sign.
+# A token there has one of so many shades for each sign.
 SHADES: Final = 10
+# How many bytes the scores of all layers of the new tokens may have in a page. Beyond, it has those
+# of the layer explained; beyond as many of these, it has them with 7 digits.
+MOST_BYTES: Final = 4_000_000
+# The lists of an explanation with an item for each token.
+LISTS: Final = ("tokens", "spans", "special")
+LEFT_OUT: Final = (
+    "Saved from a page, which has the scores of the layer explained alone: those of all would be "
+    "too large for it."
+)
 
 
 # ---- What is shown -------------------------------------------------------------------------------
@@ -72,10 +90,12 @@ def folded(generation: Generation) -> Explanation:
     own = np.array(generation.written, dtype=np.bool_)
     if not own.any():
         return prompt
+    # What has no place in the text is a patch, if there is an image.
+    end = len(prompt.text)
     return replace(
         prompt,
         tokens=(*prompt.tokens, ITSELF),
-        spans=(*prompt.spans, None),
+        spans=(*prompt.spans, None if prompt.grid is None else (end, end)),
         special=(*prompt.special, False),
         scores=np.append(prompt.scores, whole.scores[own].sum()),
         layer_scores=np.column_stack(
@@ -133,12 +153,8 @@ def by_message(generation: Generation) -> str:
     prompt = sources(generation)
     largest = float(abs(prompt.scores).sum())
     parts = []
-    for name, start, end in prompt.segments:
-        inside = [
-            span is not None and not special and start < span[1] <= end
-            for span, special in zip(prompt.spans, prompt.special, strict=True)
-        ]
-        score = float(prompt.scores[inside].sum())
+    for name, tokens in _messages(prompt):
+        score = float(prompt.scores[tokens].sum())
         parts.append(f"{name} {captions.format_score(score, largest, signed=has_sign(prompt))}")
     return ", ".join(parts)
 
@@ -321,6 +337,23 @@ def _lines(generation: Generation, width: int, encoding: str) -> list[str]:
     return lines
 
 
+def widget(generation: Generation) -> "GenerationWidget":
+    """Return the widget of a generation.
+
+    Args:
+        generation: The generation.
+
+    Returns:
+        The widget.
+
+    Raises:
+        MissingExtraError: If anywidget is not installed.
+    """
+    from attnflow.view.widget import GenerationWidget
+
+    return GenerationWidget(generation)
+
+
 def inline_html(generation: Generation) -> str:
     """Return a generation as an HTML fragment: the answer, and the explanation of the whole."""
     if generation.whole is None:
@@ -334,47 +367,273 @@ def inline_html(generation: Generation) -> str:
 
 
 def page(generation: Generation) -> str:
-    """Return the page of a generation: the answer, its sources, and the matrix as a heat map.
+    """Return the page of a generation.
 
     Args:
         generation: The generation.
 
     Returns:
-        An HTML document that makes no network request and runs no script.
+        An HTML document that makes no network request. It shows the answer and what it came from
+        where scripts do not run, too.
     """
-    if generation.whole is None:
-        body = f"<p>{escaped(NOTHING)}</p>"
-    else:
-        body = "\n".join(_sections(generation, generation.whole))
     name = visible(generation.text.strip(), line_breaks=False)
     return document(
         title=f"Where it came from: {name}"[:100],
-        style=explanation_page.style() + asset("generation/generation.css") + _shade_rules(),
-        main=f'<main class="attnflow" data-theme="auto">\n{body}\n</main>',
-        data="",
-        script="",
+        style=style(),
+        main=f'<main class="attnflow" data-theme="auto">\n{_static(generation)}\n</main>',
+        data=data_element(data(generation)),
+        script=asset("bundles/generation.js"),
     )
 
 
-def _sections(generation: Generation, whole: Explanation) -> Iterator[str]:
-    total = addition(generation)
+def style() -> str:
+    """Return the page's style sheet, which is that of the page of an explanation, and more."""
+    return explanation_page.style() + asset("generation/generation.css") + _shade_rules()
+
+
+def data(generation: Generation) -> dict[str, Any]:
+    """Return the data for the page's script.
+
+    Args:
+        generation: The generation.
+
+    Returns:
+        What JSON can hold: the generation, with what its explanations share kept once, and numbers
+        packed; its matrix; the labels of its columns and rows; the answer and the prompt, divided
+        into tokens, or into the sentences of a long prompt; and what is said of them.
+    """
+    whole = generation.whole
+    if whole is None:
+        return {"generation": generation.to_dict(), "nothing": NOTHING}
+    prompt, shown = sources(generation), whole.pieces
+    # The tokens of the prompt, as columns of the matrix.
+    columns = [i for i, own in enumerate(generation.written) if not own]
+    stretches = prompt.pieces.patches if prompt.grid is None else ()
+    long = is_long(prompt)
+    names = [one.target or "" for one in generation]
+    picture = whole.picture
+    return {
+        "generation": _stored(generation, whole),
+        "matrix": explanation_page.packed(_rounded(generation.matrix)),
+        "labels": [visible(name, line_breaks=False) for name in labels(shown)],
+        "names": [
+            visible(name.strip(), line_breaks=False) or captions.blank_name(name) for name in names
+        ],
+        "answer": _shown(pieces(_answer(generation.text, names)), range(len(names))),
+        "prompt": []
+        if long
+        else _shown(
+            [
+                piece
+                for piece in explanation_page.parts(prompt.pieces, {*prompt.patches, *stretches})
+                if not set(piece.tokens) & set(stretches)
+            ],
+            columns,
+        ),
+        "sentences": _sentences(prompt, columns) if long else None,
+        "messages": [[name, [columns[i] for i in group]] for name, group in _messages(prompt)],
+        "patches": [] if prompt.grid is None else [columns[i] for i in prompt.patches],
+        "stretches": [columns[i] for i in stretches],
+        "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
+        "direction": direction(_said(prompt)),
+        "answerDirection": direction(generation.text),
+        "signed": has_sign(whole),
+        "unit": units(prompt).removesuffix("s"),
+        "special": "chat template" if whole.segments else "special tokens",
+        "contrast": captions.contrast_name(whole) if has_sign(whole) else "",
+        "method": captions.METHOD_NAMES[whole.method],
+        "reading": reading(generation),
+        "notes": _notes(generation),
+        "facts": _facts(generation, whole),
+    }
+
+
+def _stored(generation: Generation, whole: Explanation) -> dict[str, Any]:
+    """Return a generation for the page, which makes of it the file that is saved.
+
+    An explanation of a token has what differs from that of the whole; of its lists how many of
+    their first items are the same, and the others; and its scores if they are no row of the matrix.
+    "layers" has the scores of all layers of all tokens, one after the other, or None for too many.
+    """
+    known = whole.to_dict()
+    made = replace(generation, explanations=(), whole=None, written=()).to_dict()
+    size = sum(one.layer_scores.nbytes for one in generation)
+    steps = []
+    for one, row in zip(generation, generation.matrix, strict=True):
+        bare = replace(
+            one,
+            tokens=(),
+            spans=(),
+            special=(),
+            scores=np.zeros(0),
+            layer_scores=np.zeros((len(one.layer_scores), 0)),
+            grid=None,
+            trace=None,
+            picture=None,
+        )
+        step: dict[str, Any] = {
+            name: value
+            for name, value in bare.to_dict().items()
+            if value != known[name] and name not in (*LISTS, "scores", "layer_scores", "grid")
+        }
+        for name in LISTS:
+            own, other = getattr(one, name), getattr(whole, name)
+            same = _same(own, other)
+            step[name] = [same, [list(i) if isinstance(i, tuple) else i for i in own[same:]]]
+        if not np.array_equal(one.scores, row[: len(one.scores)]):
+            step["scores"] = one.scores.tolist()
+        step["depth"] = len(one.layer_scores)
+        steps.append(step)
+    every = np.concatenate([one.layer_scores.ravel() for one in generation] or [np.zeros(0)])
+    return {
+        **made,
+        "written": list(generation.written),
+        "whole": {**known, "layer_scores": explanation_page.packed(whole.layer_scores)},
+        "explanations": steps,
+        "layers": explanation_page.packed(every[None]) if size <= MOST_BYTES else None,
+        "leftOut": LEFT_OUT,
+    }
+
+
+def _same(own: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return how many of their first items two sequences share."""
+    count = min(len(own), len(other))
+    if own[:count] == other[:count]:
+        return count
+    return next(i for i in range(count) if own[i] != other[i])
+
+
+def _rounded(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a matrix; a large one with 7 digits, which take half of the room."""
+    return matrix if matrix.nbytes <= MOST_BYTES else matrix.astype(np.float32).astype(np.float64)
+
+
+def _shown(found: Sequence[Piece], numbers: Sequence[int]) -> list[Any]:
+    """Return pieces for the page, with the numbers of their tokens."""
+    return [
+        [
+            visible(piece.text),
+            [numbers[i] for i in piece.tokens],
+            *([True] if piece.label else []),
+        ]
+        for piece in found
+    ]
+
+
+def _answer(text: str, names: Sequence[str]) -> Tokens:
+    r"""Return the tokens of an answer, placed in its text.
+
+    A token whose name is not found, such as a part of a character, is placed with what lies between
+    its neighbours.
+
+    Example:
+        >>> _answer(" A 😀!", [" A", "�", "�", "!"]).spans
+        ((0, 2), (2, 4), (2, 4), (4, 5))
+    """
+    spans: list[Span] = []
+    cursor, waiting = 0, 0
+    for name in [*names, None]:
+        at, size = (len(text), 0) if name is None else _found(text, name, cursor, waiting)
+        if at < 0:
+            waiting += 1
+            continue
+        spans += [(cursor, at)] * waiting
+        if name is not None:
+            spans.append((at, at + size))
+        cursor, waiting = at + size, 0
+    return Tokens(text, tuple(names), tuple(spans), (False,) * len(names))
+
+
+def _found(text: str, name: str, start: int, waiting: int) -> tuple[int, int]:
+    """Return where a token is in a text, and its length; -1 and 0 if it is not found."""
+    for one in (name, name.strip()):
+        at = text.find(one, start) if one else -1
+        # What is passed over is whitespace, or belongs to tokens that were not found.
+        if at >= 0 and (not text[start:at].strip() or 0 < at - start <= 8 * waiting):
+            return at, len(one)
+    return -1, 0
+
+
+def _sentences(prompt: Explanation, columns: Sequence[int]) -> dict[str, Any]:
+    """Return the rows of a long prompt, and for each of its units the columns of its tokens."""
+    by_unit, groups = sentences(prompt)
+    found = rows(prompt.pieces, groups)
+    for row in found:
+        for piece in row.get("pieces", []):
+            piece[1] = [columns[i] for i in piece[1]]
+    return {
+        "name": units(by_unit),
+        "parts": units(prompt),
+        "groups": [[columns[i] for i in group] for group in groups],
+        "rows": found,
+    }
+
+
+def _messages(prompt: Explanation) -> list[tuple[str, list[int]]]:
+    """Return the name of each segment, such as the role of a message, with its tokens."""
+    return [
+        (
+            name,
+            [
+                i
+                for i, (span, special) in enumerate(zip(prompt.spans, prompt.special, strict=True))
+                if span is not None and not special and start < span[1] <= end
+            ],
+        )
+        for name, start, end in prompt.segments
+    ]
+
+
+def _said(prompt: Explanation) -> str:
+    """Return what a prompt says, without the words of a chat template."""
+    if not prompt.segments:
+        return prompt.text
+    return " ".join(prompt.text[start:end] for _, start, end in prompt.segments)
+
+
+def _facts(generation: Generation, whole: Explanation) -> list[list[str]]:
+    """Return how the answer was written and explained: names and values."""
+    # Only the answer's tokens that were explained are known one by one.
+    most, count = generation.options.get("max_new_tokens"), len(generation)
+    written = f"{count} of at most {most}" if most else str(count)
+    prompt = f"{units(whole).capitalize()} of the prompt"
+    facts = [
+        ("Model", whole.model),
+        ("Task", whole.task),
+        ("Method", captions.METHOD_NAMES[whole.method]),
+        ("Tokens written", written if count else ""),
+        (prompt, str(len(whole.tokens) - sum(generation.written))),
+        *captions.options(whole),
+    ]
+    return [[name, value] for name, value in facts if value]
+
+
+def _static(generation: Generation) -> str:
+    """Return what is shown where scripts do not run."""
+    if generation.whole is None:
+        return f"<p>{escaped(NOTHING)}</p>"
+    return "\n".join(part for part in _sections(generation) if part)
+
+
+def _sections(generation: Generation) -> Iterator[str]:
+    total, messages = addition(generation), by_message(generation)
     yield "<h1>Where did this answer come from?</h1>"
     yield f'<p class="subtitle">{escaped(title(generation))}</p>'
     answer = escaped(generation.text.strip(), line_breaks=True)
     yield f'<blockquote class="written" dir="auto">{answer}</blockquote>'
     if generation.prompt:
-        yield f'<section><h2>The prompt</h2><p class="text" dir="auto">{_shaded(generation)}</p>'
-        yield "</section>"
-    yield f"<section><h2>Sources</h2>{_source_table(folded(generation))}"
-    yield f'<p class="finding">{escaped(total)}</p>' if total else ""
-    messages = by_message(generation)
-    yield f'<p class="finding">By message: {escaped(messages)}</p>' if messages else ""
-    yield f'<p class="caption">{escaped(reading(generation))}</p></section>'
-    if len(generation):
-        yield f"<section><h2>Token by token</h2>{_heat_map(generation, whole)}</section>"
-    notes = _notes(generation)
-    if notes:
-        yield f'<ul class="notes">{"".join(f"<li>{escaped(note)}</li>" for note in notes)}</ul>'
+        yield f'<h2>The prompt</h2><p class="text" dir="auto">{_shaded(generation)}</p>'
+    yield f"<h2>Sources</h2>{_source_table(folded(generation))}"
+    yield f"<p>Sum: {escaped(total)}</p>" if total else ""
+    yield f"<p>By message: {escaped(messages)}</p>" if messages else ""
+    yield f'<p class="caption">{escaped(reading(generation))}</p>'
+    found = [
+        f"<li><b>{escaped(step.token)}</b> {escaped(', '.join(map(' '.join, step.sources)))}</li>"
+        for step in steps(generation)
+    ]
+    yield f"<h2>What each token came most from</h2><ol>{''.join(found)}</ol>" if found else ""
+    yield from (f"<p>{escaped(note)}</p>" for note in _notes(generation))
+    yield "<p>This page shows more where scripts may run.</p>"
 
 
 def _shaded(generation: Generation) -> str:
@@ -433,53 +692,6 @@ def _role(explanation: Explanation, index: int) -> str:
         return ""
     inside = (one.name for one in explanation.segments if one.start < span[1] <= one.end)
     return next(inside, "")
-
-
-def _heat_map(generation: Generation, whole: Explanation) -> str:
-    """Return the matrix as a table: a row for each new token, a column for each one before."""
-    matrix = generation.matrix
-    columns = list(range(matrix.shape[1]))
-    most = max(1, MOST_CELLS // max(1, len(matrix)))
-    left_out = ""
-    if len(columns) > most:
-        weight = np.nansum(abs(matrix), axis=0)
-        columns = sorted((-weight).argsort(kind="stable")[:most].tolist())
-        left_out = (
-            f" Of {matrix.shape[1]} columns the {most} with the largest scores are shown; save the "
-            "generation as .csv to have all."
-        )
-    # Special tokens often exceed all others.
-    usual = matrix[:, [not special for special in whole.special]]
-    largest = float(np.nanmax(abs(usual), initial=0.0)) or 1.0
-    names = labels(whole.pieces)
-    heads = "".join(
-        f'<th scope="col"{_own(generation, j)}><span>{escaped(names[j])}</span></th>'
-        for j in columns
-    )
-    rows = []
-    for row, one in zip(matrix, generation, strict=True):
-        found = "".join(_cell(float(row[j]), largest, signed=has_sign(whole)) for j in columns)
-        name = escaped((one.target or "").strip() or one.target or "")
-        rows.append(f'<tr><th scope="row">{name}</th>{found}</tr>')
-    return (
-        '<p class="caption">A row is a token of the answer, a column a token that was there before '
-        "it: of the prompt, then of the answer, in italics. A cell is empty where its token was "
-        f"not written yet. Scores below 0 are underlined.{left_out}</p>"
-        '<div class="scroll matrix" tabindex="0" role="region" aria-label="Token by token">'
-        f'<table><thead><tr><th scope="col">token</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _own(generation: Generation, column: int) -> str:
-    return ' class="own"' if generation.written[column] else ""
-
-
-def _cell(score: float, largest: float, *, signed: bool) -> str:
-    if score != score:
-        return "<td></td>"
-    number = captions.format_score(score, largest, signed=signed)
-    return f'<td class="{_shade(score / largest)}">{number}</td>'
 
 
 def _shade(share: float) -> str:

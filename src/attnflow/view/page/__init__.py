@@ -24,7 +24,7 @@ from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
 from attnflow.view.sentences import is_long, largest, rows, sentences, units
 from attnflow.view.text import escaped, visible
 
-__all__ = ["data", "first_choices", "page", "script", "style"]
+__all__ = ["data", "first_choices", "packed", "page", "parts", "script", "style"]
 
 # The largest number of characters that the weights of a page may take. Everything else is small.
 MOST_WEIGHTS: Final = 7_000_000
@@ -80,7 +80,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
     return {
         "explanation": {
             **explanation.to_dict(),
-            "layer_scores": _packed(explanation.layer_scores),
+            "layer_scores": packed(explanation.layer_scores),
         },
         "model": explanation.model,
         "classes": captions.label_names(explanation),
@@ -90,7 +90,7 @@ def data(explanation: Explanation) -> dict[str, Any]:
         "special": list(shown.special),
         "pieces": [
             [visible(piece.text), list(piece.tokens), *([True] if piece.label else [])]
-            for piece in _parts(shown, patches)
+            for piece in parts(shown, patches)
         ],
         "picture": None if picture is None else base64.b64encode(picture).decode("ascii"),
         "direction": direction(explanation.text),
@@ -120,8 +120,16 @@ def first_choices(explanation: Explanation) -> dict[str, Any]:
     return {"method": method, "layer": layer, "position": explanation.trace_position}
 
 
-def _parts(tokens: Tokens, patches: Collection[int]) -> list[Piece]:
-    """Return the pieces of a text without the spaces after patches, which are shown elsewhere."""
+def parts(tokens: Tokens, patches: Collection[int]) -> list[Piece]:
+    """Return the pieces of a text without the spaces after patches, which are shown elsewhere.
+
+    Args:
+        tokens: The tokens.
+        patches: The indices of those that are patches of an image.
+
+    Returns:
+        The pieces, those of patches among them.
+    """
     found: list[Piece] = []
     after_patch = False
     for piece in pieces(tokens):
@@ -131,15 +139,21 @@ def _parts(tokens: Tokens, patches: Collection[int]) -> list[Piece]:
     return found
 
 
-def _packed(values: NDArray[np.float64]) -> dict[str, Any]:
+def packed(values: NDArray[np.float64]) -> dict[str, Any]:
     """Return numbers as the page stores them: exact, and in a third of the room of decimals.
 
     The first bytes of all numbers come first, then the second, and so on: those that say how large
     a number is are much alike, and compress well.
+
+    Args:
+        values: An array of float64.
+
+    Returns:
+        Its "shape", and its numbers as text, "packed".
     """
     octets = np.ascontiguousarray(values, dtype="<f8").view(np.uint8).reshape(-1, 8)
-    packed = base64.b64encode(zlib.compress(octets.T.tobytes(), 6)).decode("ascii")
-    return {"shape": list(values.shape), "packed": packed}
+    text = base64.b64encode(zlib.compress(octets.T.tobytes(), 6)).decode("ascii")
+    return {"shape": list(values.shape), "packed": text}
 
 
 def _sentences(explanation: Explanation) -> dict[str, Any]:
@@ -166,7 +180,7 @@ def _contribution(explanation: Explanation) -> dict[str, Any]:
     after these, and a patch False and True. A long text has a row a sentence, and no pieces.
     """
     whole, unit, patches = explanation, "token", set(explanation.patches)
-    shown = [] if is_long(explanation) else _parts(explanation.pieces, patches)
+    shown = [] if is_long(explanation) else parts(explanation.pieces, patches)
     if is_long(explanation):
         explanation = sentences(explanation)[0]
         unit = units(explanation).removesuffix("s")

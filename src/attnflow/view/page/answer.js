@@ -12,7 +12,7 @@ const UNDERLINED = "what speaks against the answer is underlined";
 const VERDICTS = { true: "holds", false: "fails", null: "open" };
 
 /** Return the part of a page that shows contributions: {element, draw, figure}. */
-export function answerPart(frame, { data, picture, shown }) {
+export function answerPart(frame, { data, picture }) {
   const { make } = frame;
   const { contribution, verdict } = data;
   const title = make("h1", {}, contribution.title);
@@ -34,7 +34,16 @@ export function answerPart(frame, { data, picture, shown }) {
     verdict && make("p", { class: "caption" }, `How it was checked: ${verdict.long}`),
     ...contribution.terms.map((term) => make("p", { class: "caption term" }, term)),
   ];
-  const long = data.sentences ? sentenceList(frame, { data, shown }) : null;
+  const { scores, special } = data.explanation;
+  const long = data.sentences
+    ? sentenceList(frame, {
+        sentences: data.sentences,
+        direction: data.direction,
+        signed: true,
+        scoresOf: () => scores,
+        isSpecial: (token) => special[token],
+      })
+    : null;
   const text = long ? null : shadedText(frame, data, picture);
   const bars = long ? null : signedBars(frame, contribution);
   const element = make(

@@ -33,7 +33,14 @@ export function attentionPart(frame, { data, picture, shown, set, redraw, isFirs
   const byToken = !numbers.groups;
   const text = byToken
     ? textPart(frame, { data, picture, shown, set })
-    : sentenceList(frame, { data, shown });
+    : sentenceList(frame, {
+        sentences: data.sentences,
+        direction: data.direction,
+        signed: false,
+        scoresOf: () => numbers.layerScores[shown.state.layer - 1],
+        isSpecial: (token) => data.explanation.special[token] && !shown.state.special,
+        highest: () => ` in this layer${shown.greyWords}`,
+      });
   const tops = data.stretches ? topSentences(frame, { data, shown, set }) : null;
   const finding = make("p", { class: "finding", id: frame.id("finding") });
   const cards = cardsPart(frame, { data, shown, methods });

@@ -13,16 +13,14 @@ const DASHED_BELOW = -0.08;
  * pieces are [text, share, score in words, label, patch]: the share of the largest score from -1 to
  * 1, or null for a special token; score is null between tokens, label true for the name of a
  * segment, and patch true for a patch. grid is [rows, columns] of an image, or null, and words is
- * whether there is text beside it.
+ * whether there is text beside it. draw is given the pieces once more, if their shares changed.
  */
 export function signedText(frame, { pieces, grid, picture, direction, words = true, label }) {
   const { make } = frame;
   const chips = [];
-  const chip = (text, share, score) => {
-    const element = make("span", { class: "token", title: score }, text);
-    element.classList.toggle("special", share === null);
-    element.classList.toggle("against", share < 0);
-    chips.push({ element, share, patch: false });
+  const chip = (index, patch) => {
+    const element = make("span", { class: "token" }, patch ? "" : pieces[index][0]);
+    chips.push({ element, index, patch });
     return element;
   };
   const box = make("div", {
@@ -33,30 +31,34 @@ export function signedText(frame, { pieces, grid, picture, direction, words = tr
   });
   if (grid) {
     const cells = patchGrid(frame, grid, picture);
-    for (const [name, share, score, , isPatch] of pieces) {
-      if (!isPatch) continue;
-      const patch = chip(share < DASHED_BELOW ? "−" : "", share, `${name}: ${score}`);
+    pieces.forEach(([name, , , , isPatch], index) => {
+      if (!isPatch) return;
+      const patch = chip(index, true);
       placePatch(patch, name);
       cells.append(patch);
-      chips.at(-1).patch = true;
-    }
+    });
     box.append(cells);
   }
   if (words) {
     const text = grid ? make("div", { class: "text", dir: direction }) : box;
-    for (const [piece, share, score, isLabel, isPatch] of pieces) {
-      if (isPatch) continue;
+    pieces.forEach(([piece, , score, isLabel, isPatch], index) => {
+      if (isPatch) return;
       const between = isLabel ? make("b", {}, piece) : piece;
-      text.append(score === null ? between : chip(piece, share, score));
-    }
+      text.append(score === null ? between : chip(index, false));
+    });
     if (grid) box.append(text);
   }
-  const draw = () => {
-    for (const { element, share, patch } of chips) {
+  const draw = (shown = pieces) => {
+    for (const { element, index, patch } of chips) {
+      const [name, share, score] = shown[index];
       const colour = shade(frame.theme, share ?? 0, share === null);
       const over = picture && patch ? cover(Math.abs(share)) : "";
       element.style.backgroundColor = share === null ? "" : `${colour.hex}${over}`;
       element.style.color = share === null ? "" : colour.ink;
+      element.classList.toggle("special", share === null);
+      element.classList.toggle("against", share < 0);
+      element.title = patch ? `${name}: ${score}` : score;
+      if (patch) element.textContent = share < DASHED_BELOW ? "−" : "";
     }
   };
   return { element: box, draw };

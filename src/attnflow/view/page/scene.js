@@ -1,8 +1,8 @@
 // A drawing as a list of shapes, which go onto a canvas, into the page as SVG, or into a file.
 //
 // A shape is {rect: [x, y, width, height]}, {curve: [x1, y1, x2, y2]}, {circle: [x, y, radius]} or
-// {text, x, y}, with fill, stroke, width, opacity, dash; size, weight, italic and anchor for text;
-// and key, by which the page finds it again.
+// {text, x, y}, with fill, stroke, width, opacity, dash; size, weight, italic, anchor and turn, in
+// degrees, for text; and key, by which the page finds it again.
 
 // Not as one text: a page has no address in it, and a bundler would join what is added up.
 const SVG = ["http", "//www.w3.org/2000/svg"].join(":");
@@ -28,7 +28,19 @@ export function paint(context, shapes) {
       ];
       context.textBaseline = "alphabetic";
       context.fillStyle = shape.fill;
-      context.fillText(shape.text, shape.x, shape.y);
+      if (shape.turn) {
+        context.save();
+        context.translate(shape.x, shape.y);
+        context.rotate((shape.turn * Math.PI) / 180);
+        context.fillText(shape.text, 0, 0);
+        context.restore();
+      } else context.fillText(shape.text, shape.x, shape.y);
+      continue;
+    }
+    if (shape.rect && shape.fill && !shape.stroke) {
+      // Heat maps have thousands of these.
+      context.fillStyle = shape.fill;
+      context.fillRect(...shape.rect);
       continue;
     }
     context.beginPath();
@@ -83,6 +95,9 @@ export function toElement(document, shape) {
       "font-weight": shape.weight,
       "font-style": shape.italic ? "italic" : undefined,
       "text-anchor": shape.anchor,
+      transform: shape.turn
+        ? `rotate(${shape.turn} ${round(shape.x)} ${round(shape.y)})`
+        : undefined,
       "data-key": shape.key,
     });
     element.textContent = shape.text;

@@ -13,18 +13,20 @@ const BLOCK = 8;
 const capital = (name) => name[0].toUpperCase() + name.slice(1);
 
 /**
- * Return the part with a long text: {element, draw, destroy}. data.sentences has its rows; the scores
- * are contributions, if there are any, and otherwise those of what is chosen.
+ * Return the part with a long text: {element, draw, destroy}. sentences has its rows; scoresOf gives
+ * the scores of tokens, signed is whether their sign has a meaning, and isSpecial tells whether a
+ * token stands outside the scale. title is the heading of the text; highest what is said of the
+ * highest of scores without a sign.
  */
-export function sentenceList(frame, { data, shown }) {
+export function sentenceList(
+  frame,
+  { sentences, direction, signed, scoresOf, isSpecial, title = "The text", highest = () => "" },
+) {
   const { make } = frame;
-  const { numbers } = shown;
-  const { explanation } = data;
-  const { name, parts, rows: given, groups } = data.sentences;
-  const signed = Boolean(data.contribution);
+  const { name, parts, rows: given, groups } = sentences;
   const bars = make("ol", { class: "tops" });
   const barsRest = make("p", { class: "caption" });
-  const list = make("div", { class: "sentences", dir: data.direction });
+  const list = make("div", { class: "sentences", dir: direction });
   const scale = frame.scale();
   const scaleWords = make("span", {});
   const rows = [];
@@ -169,19 +171,16 @@ export function sentenceList(frame, { data, shown }) {
 
   // The scores of tokens and of units, and the largest of each outside of special tokens.
   function present() {
-    const { state } = shown;
-    const tokens = signed ? explanation.scores : numbers.layerScores[state.layer - 1];
-    const units = signed ? sums(groups, tokens) : shown.scores();
-    const special = (token) => explanation.special[token] && !(state.special && !signed);
-    const unitSpecial = (unit) => special(groups[unit][0]);
+    const tokens = scoresOf();
+    const units = sums(groups, tokens);
+    const unitSpecial = (unit) => isSpecial(groups[unit][0]);
     const top = (values, left) =>
       values.reduce((most, score, i) => (left(i) ? most : Math.max(most, Math.abs(score))), 0);
     return {
       tokens,
       units,
-      special,
       unitSpecial,
-      topToken: top(tokens, special),
+      topToken: top(tokens, isSpecial),
       topUnit: top(units, unitSpecial),
     };
   }
@@ -206,7 +205,7 @@ export function sentenceList(frame, { data, shown }) {
     const scales = [most(name, topUnit), ...(name === parts ? [] : [most(parts, topToken)])];
     scaleWords.textContent = signed
       ? `for; full colour is ${scales.join(", ")}; ${parts} against the answer are underlined`
-      : `full colour is ${scales.join(", ")}, the highest in this layer${shown.greyWords}`;
+      : `full colour is ${scales.join(", ")}, the highest${highest()}`;
     scale.paint((x) => shade(frame.theme, signed ? 2 * x - 1 : x).hex);
   }
 
@@ -287,11 +286,11 @@ export function sentenceList(frame, { data, shown }) {
   }
 
   function chip(text, tokens) {
-    const { tokens: every, special, topToken } = scores;
+    const { tokens: every, topToken } = scores;
     const score = tokens.reduce((sum, token) => sum + every[token], 0);
     const element = make("span", { class: "token", title: inWords(score, topToken) });
     element.textContent = chipText(text);
-    if (tokens.every(special)) {
+    if (tokens.every(isSpecial)) {
       element.classList.add("special");
       return element;
     }
@@ -312,7 +311,7 @@ export function sentenceList(frame, { data, shown }) {
     make(
       "div",
       { class: "section-head" },
-      make("h2", { id: frame.id("text") }, "The text"),
+      make("h2", { id: frame.id("text") }, title),
       kinds?.element,
     ),
     make("p", { class: "legend" }, signed ? "against" : "nothing", scale.element, scaleWords),
