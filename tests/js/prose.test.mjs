@@ -100,9 +100,11 @@ test("how to read it is one paragraph, and true of what is shown", () => {
 });
 
 test("a predicted word is named without the space before it", () => {
-  const named = (label) => plain(describePrediction({ prediction: { label, probability: 0.2 } }));
+  const names = { "\n": "a line break" };
+  const named = (label) =>
+    plain(describePrediction({ prediction: { label, probability: 0.2 } }, names));
   assert.equal(named(" are"), "\u201care\u201d (20 %)");
-  assert.equal(named("\n"), '\u201c"\\n"\u201d (20 %)');
+  assert.equal(named("\n"), "\u201ca line break\u201d (20 %)");
 });
 
 test("flow that hardly tells words apart is said to", () => {
