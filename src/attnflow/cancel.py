@@ -1,8 +1,8 @@
 """Stopping a long computation before it is done.
 
 The solver of attention flow asks about twenty times a second whether to go on, from the thread that
-called it; attention that is computed some rows at a time asks before every block. So a limit works
-in every thread, and needs no signals.
+called it; attention that is computed some rows at a time asks before every block, and a model that
+writes before every token. So a limit works in every thread, and needs no signals.
 """
 
 import time
@@ -22,13 +22,13 @@ _limits: Final[ContextVar[tuple[Callable[[], None], ...]]] = ContextVar(
 
 @contextmanager
 def limited(*, seconds: Any = None, stop: Callable[[], bool] | None = None) -> Iterator[None]:
-    """Limit the computation of flows and cuts, and of long explanations, in a ``with`` block.
+    """Limit flows, cuts, long explanations, checks and generations in a ``with`` block.
 
     When a limit is reached, the call that is running raises `StoppedError`: a flow usually within
-    0.1 seconds, the explanation of a long text between two layers or blocks of rows. So does every
-    later call in the block. Blocks may be nested; the limits of all of them hold. A limit holds for
-    the code that the block runs in its own thread, however deep, such as `Explainer.explain`. The
-    forward pass of a short text is not interrupted.
+    0.1 seconds, the explanation of a long text between two layers or blocks of rows, a model that
+    writes between two tokens. So does every later call in the block. Blocks may be nested; the
+    limits of all of them hold. A limit holds for the code that the block runs in its own thread,
+    however deep, such as `Explainer.explain`. The forward pass of a short text is not interrupted.
 
     Args:
         seconds: How long the block may take, from its start. None means no limit.

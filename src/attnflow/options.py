@@ -134,23 +134,50 @@ class Switch(Kind):
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A number from `low` to `high`."""
+    """A number from `low` to `high`, or None where `none` is set."""
 
     low: float
     high: float
+    none: bool = False
 
     @property
     def accepted(self) -> str:
-        return f"a number from {self.low:g} to {self.high:g}"
+        return f"a number from {self.low:g} to {self.high:g}{', or None' if self.none else ''}"
 
-    def read(self, value: Any) -> float:
+    def read(self, value: Any) -> float | None:
+        if value is None and self.none:
+            return None
         return number(value, "number", least=self.low, most=self.high)
 
     def parse(self, text: str) -> Any:
         return _parsed(text, float)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "number", "minimum": self.low, "maximum": self.high}
+        return _or_null({"type": "number", "minimum": self.low, "maximum": self.high}, self.none)
+
+
+@dataclass(frozen=True)
+class Count(Kind):
+    """An integer from `least` to `most`, or None where `none` is set."""
+
+    least: int
+    most: int = _LARGEST
+    none: bool = False
+
+    @property
+    def accepted(self) -> str:
+        return f"an integer from {self.least} to {self.most}{', or None' if self.none else ''}"
+
+    def read(self, value: Any) -> int | None:
+        if value is None and self.none:
+            return None
+        return integer(value, "integer", least=self.least, most=self.most)
+
+    def parse(self, text: str) -> Any:
+        return _parsed(text, int)
+
+    def schema(self) -> dict[str, Any]:
+        return _or_null({"type": "integer", "minimum": self.least, "maximum": self.most}, self.none)
 
 
 @dataclass(frozen=True)
@@ -207,6 +234,10 @@ class Integer(Kind):
     def schema(self) -> dict[str, Any]:
         ranges = ((1, _LARGEST), (-_LARGEST, -1))
         return {"anyOf": [{"type": "integer", "minimum": a, "maximum": b} for a, b in ranges]}
+
+
+def _or_null(schema: dict[str, Any], none: bool) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]} if none else schema
 
 
 def _parsed(text: str, kind: Callable[[str], Any]) -> Any:
@@ -347,7 +378,7 @@ OPTIONS: Final[list[Option]] = [
         recorded=True,
         methods=ATTENTION_METHODS,
         title="Residual connection",
-        say=lambda value: f"{value:.0%} of each layer",
+        say=lambda value: value if isinstance(value, str) else f"{value:.0%} of each layer",
     ),
     Option(
         "receptive_field",

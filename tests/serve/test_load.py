@@ -10,9 +10,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from attnflow import Explainer
+from attnflow import Explainer, Generation
 from attnflow.models.verb_number import checkpoint
 from attnflow.serve.server import _signals
+from tests.support.chat import chatter
 from tests.support.serving import serving
 
 CLIENTS = 20
@@ -38,6 +39,16 @@ BAD = (
     (b'{"text": "the keys"}', {"Content-Type": "text/plain"}, 415, "wrong_type"),
     (b'{"text": "the keys"}', {"Origin": "http://evil.example"}, 403, "wrong_origin"),
     (b'{"text": "the keys"}', {"Host": "evil.example"}, 421, "wrong_host"),
+)
+
+
+PROMPTS = ("the keys to", "the film", "no one will", [{"role": "user", "content": "the keys"}])
+# What is wrong with a prompt, and what it is answered.
+BAD_PROMPTS = (
+    ({"text": "the keys", "max_new_tokens": 13}, 422, "invalid"),
+    ({"text": "the keys", "top_k": 3}, 422, "invalid"),
+    ({"text": [{"role": "user"}]}, 422, "invalid"),
+    ({"text": "the " * 35, "max_new_tokens": 12}, 413, "too_long"),
 )
 
 
@@ -69,13 +80,13 @@ class Client:
         self.expected = expected
         self.connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
 
-    def send(self, body, headers):
+    def send(self, body, headers, path="/api/explain"):
         sent = {
             "Content-Type": "application/json",
             "Attnflow-Client": self.name,
             **headers,
         }
-        self.connection.request("POST", "/api/explain", body, sent)
+        self.connection.request("POST", path, body, sent)
         response = self.connection.getresponse()
         return response.status, response.read()
 
@@ -209,6 +220,54 @@ def test_many_clients_and_a_shutdown_lose_nothing_and_get_no_wrong_answer(expect
         assert "error" not in written.lower()
         with pytest.raises(ConnectionRefusedError):
             server.get("/healthz")
+
+
+@pytest.mark.exhaustive
+def test_many_clients_that_let_a_model_write_get_what_python_gets(writer):
+    chat = chatter()
+    count = 4
+    expected = [
+        (chat.generate(prompt, max_new_tokens=count), chat.explain(prompt)) for prompt in PROMPTS
+    ]
+    for prompt in PROMPTS:
+        assert writer.generate(prompt, max_new_tokens=count, page=True)[0] == 200
+        assert writer.post({"text": prompt, "page": True})[0] == 200
+    memory = writer.metric("process_resident_memory_bytes")
+    counted = []
+
+    def ask(number):
+        client = Client(writer, number, None)
+        for _ in range(EACH):
+            place = client.random.integers(len(PROMPTS))
+            generation, explanation = expected[place]
+            chance = client.random.random()
+            if chance < 0.2:
+                question, status, kind = BAD_PROMPTS[place]
+                found, body = client.send(json.dumps(question).encode(), {}, "/api/generate")
+                assert (found, json.loads(body)["error"]["kind"]) == (status, kind)
+            elif chance < 0.7:
+                question = {"text": PROMPTS[place], "max_new_tokens": count, "page": chance < 0.4}
+                headers = {"Accept": "application/x-ndjson"} if chance < 0.5 else {}
+                found, body = client.send(json.dumps(question).encode(), headers, "/api/generate")
+                assert found == 200
+                last = json.loads(body.splitlines()[-1])
+                written = Generation.from_dict(last.get("body", last)["generation"])
+                assert written.text == generation.text
+                np.testing.assert_allclose(written.whole.scores, generation.whole.scores, atol=1e-3)
+                np.testing.assert_allclose(written.matrix, generation.matrix, atol=1e-3)
+            else:
+                found, body = client.send(json.dumps({"text": PROMPTS[place]}).encode(), {})
+                assert found == 200
+                (answer,) = json.loads(body)["explanations"]
+                np.testing.assert_allclose(answer["scores"], explanation.scores, atol=1e-3)
+            counted.append(number)
+        client.connection.close()
+
+    finish(*together(ask))
+    assert len(counted) == CLIENTS * EACH
+    assert writer.metric("attnflow_waiting") == 0
+    assert writer.metric('attnflow_questions_total{outcome="failed"}') == 0
+    assert writer.metric("process_resident_memory_bytes") - memory < 32 * 2**20
 
 
 @pytest.mark.exhaustive

@@ -1,7 +1,6 @@
-"""attnflow serve: what it answers, whom it answers, and the page it gives."""
+"""attnflow serve: what it answers, and whom it answers."""
 
 import asyncio
-import http.server
 import json
 import re
 import threading
@@ -16,14 +15,13 @@ import numpy as np
 import pytest
 import schemathesis
 import torch
-import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import load_all_checks
 
-from attnflow import Explainer, Explanation, OptionError, attention_flow
+from attnflow import Explanation, OptionError, attention_flow
 from attnflow.cli import main
 from attnflow.models.verb_number import checkpoint
 from attnflow.options import OPTIONS, Number, Option
@@ -31,40 +29,11 @@ from attnflow.serve import Limits, listen
 from attnflow.serve.answer import KINDS, Refused
 from attnflow.serve.guard import HEADERS, Hosts
 from attnflow.serve.metrics import Metrics
-from attnflow.serve.question import Question, question_type, read_question
+from attnflow.serve.question import Question, prompt_type, question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import Worker
 from tests.support.pages import unpacked
-from tests.support.serving import serving
-from tests.support.text import VOCABULARY, classifier
-
-TOKEN = "a-token-of-24-characters"
-HOSTILE = (
-    "<script>window.ran = 1</script>",
-    '"><img src=x onerror="window.ran = 1">',
-    "</script>",
-    "&lt;",
-    "\x07\x1b[31m",
-    "\u202eevil",
-    "👩\u200d👩\u200d👧",
-)
-LONGEST = "x" * 10_000
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def gated(tmp_path_factory):
-    """A server with a token, a gate, and room for few."""
-    gate = tmp_path_factory.mktemp("gate") / "open"
-    options = ("--max-waiting", "4", "--max-waiting-each", "3", "--timeout", "4")
-    with serving(*options, gate=gate, token=TOKEN) as started:
-        started.gate = gate
-        yield started
+from tests.support.serving import HOSTILE, LONGEST, TOKEN, serving
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +43,6 @@ def patient(tmp_path_factory):
     gate.touch()
     with serving("--timeout", "600", gate=gate) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def explainer():
-    return Explainer.from_pretrained(checkpoint())
 
 
 @contextmanager
@@ -146,7 +110,14 @@ def test_a_body_that_is_not_a_question_is_refused_with_the_reason(body, status, 
 
 VALUES = {
     "text": ["a", "", 1, None, "a" * 20, ["a", "b"], ["a"], ["a", ""]],
-    "compare": ["b", None, "", False, ["a", "b"], []],
+    "compare": ["b", None, "", False, ["a", "b"], [], [{"role": "user", "content": "a"}]],
+    "max_new_tokens": [1, 30, 31, 2.0, "1", None],
+    "temperature": [1, None, 0, 1e-3, "warm"],
+    "top_p": [1, 0.5, 1.1, None, False],
+    "top_k": [1, 0, None, 2.5],
+    "seed": [0, None, -1, 2**63],
+    "do_sample": [True, 1, None],
+    "each": ["auto", False, "yes", None],
     "method": ["raw", "flow", "mean", None],
     "layer": [1, 2.0, -1, 0, 10**7, "1", True],
     "position": ["cls", 0, -3, "first", 1.5],
@@ -160,11 +131,21 @@ VALUES = {
 }
 
 
-def test_questions_are_read_as_an_independent_validator_reads_the_schema():
-    kind = question_type(Limits(characters=10))
+CHATS = (
+    [{"role": "user", "content": "a"}],
+    [{"role": "user", "content": "a" * 11}],
+    [{"role": "user"}],
+    [{"role": "user", "content": "a", "name": "b"}],
+    [{"role": "user", "content": "a"}, "b"],
+)
+
+
+@pytest.mark.parametrize("type_of", [question_type, prompt_type])
+def test_questions_are_read_as_an_independent_validator_reads_the_schema(type_of):
+    kind = type_of(Limits(characters=10, new_tokens=30))
     validator = jsonschema_rs.validator_for(kind.model_json_schema())
     met = set()
-    for name, value, text in product(VALUES, range(7), ("a", None)):
+    for name, value, text in product(VALUES, range(7), ("a", None, *CHATS)):
         values = VALUES[name]
         body = {"text": text, name: values[value % len(values)]}
         valid = validator.is_valid(body)
@@ -601,7 +582,9 @@ def test_a_text_in_any_script_comes_back_as_it_was(server):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
-def test_every_answer_is_as_described(server, mode):
+@pytest.mark.parametrize("name", ["server", "writer"])
+def test_every_answer_is_as_described(name, mode, request):
+    server = request.getfixturevalue(name)
     described = schemathesis.openapi.from_url(f"{server.address}openapi.json")
     load_all_checks()
     # What a schema allows may still be wrong for this model: layer 7, or a text of nothing.
@@ -627,7 +610,8 @@ def test_the_description_is_valid_and_names_every_kind_of_error(server):
     assert status == 200
     described = json.loads(body)
     assert described["openapi"].startswith("3.1")
-    assert set(described["paths"]) == {"/api/explain", "/api/model", "/healthz", "/metrics"}
+    paths = {"/api/explain", "/api/generate", "/api/model", "/healthz", "/metrics"}
+    assert set(described["paths"]) == paths
     source = "".join(
         files("attnflow.serve").joinpath(name).read_text("utf-8")
         for name in ("app.py", "guard.py", "queue.py", "question.py", "worker.py")
@@ -635,10 +619,10 @@ def test_the_description_is_valid_and_names_every_kind_of_error(server):
     raised = set(re.findall(r'Refused\(\s*"(\w+)"', source))
     kinds = described["components"]["schemas"]["Problem"]["properties"]["kind"]["enum"]
     assert raised == set(kinds) == set(KINDS)
-    explain = described["paths"]["/api/explain"]["post"]["responses"]
     unlisted = KINDS["not_found"].status, KINDS["wrong_method"].status
     statuses = {str(kind.status) for kind in KINDS.values() if kind.status not in unlisted}
-    assert set(explain) == {"200", *statuses}
+    for path in ("/api/explain", "/api/generate"):
+        assert set(described["paths"][path]["post"]["responses"]) == {"200", *statuses}
     assert statuses <= set(described["components"]["responses"])
 
 
@@ -890,329 +874,3 @@ def test_a_model_that_reads_images_is_not_served():
     model = SimpleNamespace(task="image-classification", name="vit")
     with pytest.raises(ModelError, match="image-classification"):
         read_model(model, Limits())
-
-
-# ---- The page ------------------------------------------------------------------------------------
-
-
-class Shown:
-    """A served page, and what it complained about and asked for."""
-
-    def __init__(self, page, server):
-        self.page = page
-        self.complaints = []
-        self.requests = []
-        self.server = server
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, path=""):
-        self.page.goto(f"{self.server.address}{path}")
-        return self
-
-    def ready(self, results=1, **state):
-        wanted = "".join(f"[data-{name}='{value}']" for name, value in state.items())
-        self.page.locator(".ask:not([aria-busy]) form[aria-label]").wait_for()
-        for result in range(results):
-            self.page.locator(f"[data-result='{result}'][data-flow=done]{wanted}").wait_for()
-        assert self.page.locator("[data-result]").count() == results
-        return self
-
-    def explain(self, text):
-        self.page.locator("#text").fill(text)
-        self.page.get_by_role("button", name="Explain").click()
-        return self
-
-
-@pytest.fixture
-def show(browser):
-    contexts, every = [], []
-
-    def open_page(server, **options):
-        context = browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **options})
-        contexts.append(context)
-        shown = Shown(context.new_page(), server)
-        every.append(shown)
-        return shown
-
-    yield open_page
-    for shown in every:
-        assert shown.complaints == []
-        assert all(url.startswith((shown.server.address, "blob:")) for url in shown.requests)
-        assert shown.page.context.cookies() == []
-    for context in contexts:
-        context.close()
-
-
-def test_a_text_is_typed_and_explained(show, server):
-    shown = show(server).open().ready()
-    assert shown.page.locator(".text").inner_text() == "[CLS] The keys to the cabinet"
-    shown.page.locator("#text").fill("the key to the old cabinets")
-    shown.page.keyboard.press("Enter")
-    shown.page.locator(".text-part").get_by_text("[CLS] the key to the old cabinets").wait_for()
-    shown.ready()
-    assert "VBZ" in shown.page.locator(".subtitle").inner_text()
-    assert "Explained in" in shown.page.locator(".progress").inner_text()
-
-
-def test_a_model_of_pairs_is_given_a_second_text(show, server, tmp_path):
-    assert show(server).open().ready().page.locator("#pair").is_hidden()
-    pairs = classifier()
-    pairs.model.save_pretrained(tmp_path)
-    transformers.BertTokenizerFast(vocab=VOCABULARY).save_pretrained(tmp_path)
-    with serving("--model", str(tmp_path)) as other:
-        shown = show(other).open().ready()
-        shown.page.locator("#text").fill("the keys")
-        shown.page.locator("#pair").fill("a film")
-        shown.page.keyboard.press("Enter")
-        shown.page.locator(".text-part").get_by_text("second: ").wait_for()
-        shown.ready()
-        assert shown.page.locator(".text").inner_text() == (
-            "first: [CLS] the keys [SEP]\nsecond: a film [SEP]"
-        )
-
-
-def test_two_texts_are_compared_side_by_side(show, server, explainer):
-    shown = show(server).open().ready()
-    page = shown.page
-    page.get_by_label("Compare with another text").check()
-    assert page.locator("#compare").input_value() == "The keys to the cabinet"
-    page.locator("#compare").fill("The key to the cabinet")
-    page.keyboard.press("Enter")
-    shown.ready(2)
-    boxes = [page.locator(f"[data-result='{i}']").bounding_box() for i in (0, 1)]
-    assert boxes[0]["y"] == boxes[1]["y"]
-    words = page.locator(".comparison").inner_text()
-    assert "answer" in words
-    for layer, method in ((6, "rollout"), (2, "rollout"), (2, "raw"), (3, "flow")):
-        page.locator("#method").select_option(method)
-        page.locator("#layer").select_option(str(layer))
-        shown.ready(2, method=method, layer=layer)
-        rows = page.locator(".pairs tbody tr").all()
-        found = np.array(
-            [[float(cell) for cell in row.locator(".value").all_inner_texts()] for row in rows]
-        )
-        for column, text in enumerate(("The keys to the cabinet", "The key to the cabinet")):
-            expected = explainer.explain(text, method=method, layer=layer).scores
-            np.testing.assert_allclose(found[:, column], expected, atol=6e-4)
-    assert page.locator(".pairs tr.differs").inner_text().split()[0] == "keys"
-    # What is looked at stays what it is when edges are switched.
-    page.locator("[data-result='0'] .token[data-token='2']").click()
-    shown.ready(2, position=2)
-    page.locator("#edges").select_option("value_norm")
-    page.locator(".ask[aria-busy]").wait_for(state="detached")
-    shown.ready(2, position=2)
-    page.get_by_label("Compare with another text").uncheck()
-    shown.ready(1)
-    assert page.locator(".comparison").is_hidden()
-
-
-def test_texts_of_different_length_are_paired_where_they_agree(show, server):
-    shown = show(server).open().ready()
-    page = shown.page
-    page.get_by_label("Compare with another text").check()
-    page.locator("#compare").fill("The rusty keys to cabinet doors")
-    page.get_by_role("button", name="Explain").click()
-    shown.ready(2)
-    rows = [
-        (row.locator("th").inner_text(), row.locator(".name").inner_text())
-        for row in page.locator(".pairs tbody tr").all()
-    ]
-    assert rows == [
-        ("[CLS]", "[CLS]"),
-        ("The", "The"),
-        ("\u2013", "rusty"),
-        ("keys", "keys"),
-        ("to", "to"),
-        ("the", "\u2013"),
-        ("cabinet", "cabinet"),
-        ("\u2013", "doors"),
-    ]
-
-
-def test_method_layer_head_and_edges_are_switched(show, server, explainer):
-    shown = show(server).open().ready()
-    page = shown.page
-    page.locator("#method").select_option("flow")
-    page.locator("#layer").select_option("3")
-    shown.ready(method="flow", layer=3)
-    # And back: what is chosen in the page is shown in the form.
-    page.locator("[data-method-choice=raw]").click()
-    page.locator("[data-result] input[type=range]").fill("2")
-    shown.ready(method="raw", layer=2)
-    assert page.locator("#method").input_value() == "raw"
-    assert page.locator("#layer").input_value() == "2"
-    page.locator("[data-result] .slider select").select_option("5")
-    shown.ready(method="raw", layer=2, head=5)
-    for choice, value, options in (
-        ("#heads", "4", {"heads": 4}),
-        ("#heads", "mean", {}),
-        ("#edges", "value_norm", {"edges": "value_norm"}),
-        ("#edges", "gradient", {"edges": "gradient"}),
-    ):
-        page.locator(choice).select_option(value)
-        shown.ready(method="raw", layer=2)
-        table = page.locator("details.numbers")
-        table.locator("summary").click()
-        table.locator("tbody tr").first.wait_for()
-        found = [
-            float(row.locator("td").first.inner_text()) for row in table.locator("tbody tr").all()
-        ]
-        expected = explainer.explain(
-            "The keys to the cabinet", method="raw", layer=2, **options
-        ).scores
-        np.testing.assert_allclose(found, expected, rtol=6e-3, atol=1e-4)
-    assert page.locator("#heads option:not([disabled])").count() == 1
-
-
-def test_hostile_texts_are_text(show, server):
-    shown = show(server).open().ready()
-    page = shown.page
-    page.get_by_label("Compare with another text").check()
-    page.locator("#compare").fill(" ".join(HOSTILE))
-    page.locator("#text").fill(LONGEST)
-    page.get_by_role("button", name="Explain").click()
-    page.get_by_text("onerror").first.wait_for()
-    shown.ready(2)
-    first, second = (page.locator(f"[data-result='{i}'] .text").inner_text() for i in (0, 1))
-    assert LONGEST in first
-    for part in ("<script>window.ran = 1</script>", "</script>", "&lt;", "\u241b[31m"):
-        assert part in second
-    for method in ("raw", "rollout", "flow"):
-        page.locator("#method").select_option(method)
-        shown.ready(2, method=method)
-    assert page.evaluate("window.ran") is None
-    assert page.locator("main script, main img, main iframe").count() == 0
-    assert page.locator("script").count() == 1
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1300
-
-
-def test_an_error_is_said_and_the_next_text_is_explained(show, server):
-    shown = show(server).open().ready()
-    page = shown.page
-    shown.explain("a " * 200)
-    page.get_by_role("alert").get_by_text(
-        "The text has 201 tokens and the model takes 128; shorten it"
-    ).wait_for()
-    shown.explain("the keys")
-    page.locator(".text-part").get_by_text("[CLS] the keys", exact=True).wait_for()
-    assert page.locator(".problem").inner_text() == ""
-
-
-def test_the_page_asks_for_the_token_and_keeps_it_to_itself(show, gated):
-    gated.gate.touch()
-    shown = show(gated).open()
-    page = shown.page
-    page.get_by_label("Token").fill("not the token of it")
-    page.get_by_role("button", name="Go on").click()
-    page.get_by_text("This is not the token of the server.").wait_for()
-    page.get_by_label("Token").fill(TOKEN)
-    page.get_by_role("button", name="Go on").click()
-    shown.ready()
-    # The browser says that the first two requests were refused.
-    assert len(shown.complaints) == 2
-    assert all("401" in text for text in shown.complaints)
-    shown.complaints.clear()
-    other = show(gated).open(f"#token={TOKEN}").ready()
-    assert TOKEN not in other.page.url
-    assert other.page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 0]
-    assert not any(TOKEN in url for url in other.requests)
-
-
-def test_a_slow_answer_can_be_watched_and_stopped(show, gated):
-    gated.gate.touch()
-    shown = show(gated).open(f"#token={TOKEN}").ready()
-    gated.gate.unlink()
-    page = shown.page
-    page.locator("#text").fill("please wait")
-    page.keyboard.press("Enter")
-    page.get_by_text("The model reads the text").wait_for()
-    page.get_by_role("button", name="Stop").click()
-    page.get_by_text("Stopped.").wait_for()
-    gated.gate.touch()
-    gated.until("attnflow_running", 0)
-
-
-def test_a_page_of_another_site_cannot_drive_the_server(browser, server):
-    asked = f"{server.address}api/explain"
-    tried = f"""
-    <!doctype html><title>evil</title><img src="{server.address}metrics">
-    <form method="post" enctype="text/plain" action="{asked}" target="frame">
-    <input name='{{"text": "the keys", "target": "' value='"}}'></form>
-    <iframe name="frame"></iframe>
-    <script>
-    const send = (kind) => fetch("{asked}", {{
-      method: "POST", mode: kind ? "cors" : "no-cors", body: '{{"text": "the keys"}}',
-      headers: kind ? {{ "Content-Type": kind }} : {{}} }}).then(() => "answered", () => "refused");
-    document.forms[0].submit();
-    Promise.all([send(""), send("text/plain"), send("application/json")])
-      .then((all) => {{ document.title = all.join(); }});
-    </script>
-    """
-
-    class Evil(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(tried.encode())
-
-        def log_message(self, *_):
-            pass
-
-    before = server.metric('attnflow_questions_total{outcome="done"}')
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as evil:
-        threading.Thread(target=evil.serve_forever, daemon=True).start()
-        with browser.new_context() as context:
-            page = context.new_page()
-            page.goto(f"http://localhost:{evil.server_address[1]}/")
-            page.wait_for_function("document.title !== 'evil'")
-            # An answer of no-cors cannot be read; that nothing was done is counted below.
-            assert page.title().split(",")[1:] == ["refused", "refused"]
-        evil.shutdown()
-    assert server.metric('attnflow_questions_total{outcome="done"}') == before
-    assert server.metric('attnflow_requests_total{path="/api/explain",status="403"}') > 0
-
-
-def test_the_description_is_a_page_without_scripts(show, server):
-    shown = show(server, java_script_enabled=False).open("docs")
-    words = shown.page.locator("main").inner_text()
-    for part in ("POST /api/explain", "receptive_field", "Attnflow-Client", "application/x-ndjson"):
-        assert part in words
-    assert shown.page.locator("script").count() == 0
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_to_complain_about(show, server, gated, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
-    def violations(page):
-        return [
-            (violation["id"], [node["html"][:200] for node in violation["nodes"]])
-            for violation in Axe().run(page).response["violations"]
-        ]
-
-    shown = show(server, color_scheme=scheme).open().ready()
-    shown.page.get_by_label("Compare with another text").check()
-    shown.page.locator("#compare").fill("The key to the cabinet")
-    shown.page.keyboard.press("Enter")
-    shown.ready(2)
-    assert violations(shown.page) == []
-    assert violations(shown.open("docs").page) == []
-    asking_for_token = show(gated, color_scheme=scheme).open()
-    asking_for_token.page.get_by_label("Token").wait_for()
-    assert violations(asking_for_token.page) == []
-    asking_for_token.complaints.clear()
-
-
-@pytest.mark.parametrize("width", [320, 700])
-def test_nothing_sticks_out_of_a_narrow_screen(show, server, width):
-    shown = show(server, viewport={"width": width, "height": 800}).open().ready()
-    shown.page.get_by_label("Compare with another text").check()
-    shown.page.locator("#compare").fill(f"The {'x' * 2000} key")
-    shown.page.get_by_role("button", name="Explain").click()
-    shown.ready(2)
-    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
-    region = shown.page.get_by_role("region", name="Scores of both texts")
-    assert region.evaluate("element => element.scrollWidth <= element.clientWidth")

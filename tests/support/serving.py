@@ -1,8 +1,8 @@
 """A server in a process of its own, and a client of it.
 
 Run as a program, this is `attnflow serve` with a gate: the model begins to read a text with the
-word "wait" only when the file named first exists. A text with the word "solve" keeps the solver of
-attention flow busy for minutes.
+word "wait", or to write the third word after it, only when the file named first exists. A text with
+the word "solve" keeps the solver of attention flow busy for minutes.
 """
 
 import http.client
@@ -16,6 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WAIT, SOLVE = "wait", "solve"
+TOKEN = "a-token-of-24-characters"
+HOSTILE = (
+    "<script>window.ran = 1</script>",
+    '"><img src=x onerror="window.ran = 1">',
+    "</script>",
+    "&lt;",
+    "\x07\x1b[31m",
+    "\u202eevil",
+    "👩\u200d👩\u200d👧",
+)
+LONGEST = "x" * 10_000
 
 
 @contextmanager
@@ -82,17 +93,28 @@ class Server:
             "GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()}
         )
 
-    def post(self, question, headers=None, **options):
+    def post(self, question, headers=None, path="/api/explain", **options):
         """Ask a question; return the status and the answer."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         status, _, answer = self.request(
             "POST",
-            "/api/explain",
+            path,
             body,
             {"Content-Type": "application/json", **(headers or {})},
             **options,
         )
         return status, json.loads(answer)
+
+    def generate(self, text, **options):
+        """Let the model write; return the status and the answer."""
+        return self.post({"text": text, **options}, path="/api/generate")
+
+    def events(self, path, question):
+        """Ask for a stream; return its events."""
+        kinds = {"Content-Type": "application/json", "Accept": "application/x-ndjson"}
+        status, _, content = self.request("POST", path, json.dumps(question), kinds)
+        assert status == 200
+        return [json.loads(line) for line in content.splitlines()]
 
     def ask(self, text, client=None, **options):
         """Ask as a client of some name."""
@@ -125,15 +147,22 @@ def main():
     from attnflow.models.verb_number import checkpoint
 
     gate, *arguments = sys.argv[1:]
-    explainer = Explainer.from_pretrained(checkpoint())
-    explain = explainer.explain
-    texts = []
+    model = arguments[arguments.index("--model") + 1] if "--model" in arguments else checkpoint()
+    explainer = Explainer.from_pretrained(model)
+    texts, passes = [], []
 
-    def explain_noted(text, **options):
-        texts.append(text)
-        return explain(text, **options)
+    def noted(work, free):
+        def run(text, **options):
+            texts.append(str(text))
+            passes[:] = [None] * free
+            return work(text, **options)
+
+        return run
 
     def hold(*_):
+        if passes:
+            passes.pop()
+            return
         while WAIT in texts[-1].split() and not Path(gate).exists():
             time.sleep(0.01)
 
@@ -146,7 +175,8 @@ def main():
         return flow(graph, **options)
 
     scoring.attention_flow = flow_after_more
-    explainer.explain = explain_noted
+    explainer.explain = noted(explainer.explain, 0)
+    explainer.generate = noted(explainer.generate, 2)
     explainer.model.register_forward_pre_hook(hold)
     Explainer.from_pretrained = lambda *_, **__: explainer
     return command(arguments)

@@ -22,17 +22,10 @@ from attnflow.errors import OptionError, TextError
 from attnflow.formats import check_path, endings
 from attnflow.generation import Generation
 from attnflow.io.progress import Progress
+from attnflow.models.writing import WRITING
 
 # Which position and target are explained follows from what is written.
 LEFT_OUT = ("position", "target")
-# The options of the writing, what each is parsed as, and their help.
-WRITING: dict[str, tuple[type, str]] = {
-    "max_new_tokens": (int, "write so many tokens at most (default: 40)"),
-    "temperature": (float, "divide logits by this before a token is drawn (default: the model's)"),
-    "top_p": (float, "draw only from the most likely tokens that have this probability together"),
-    "top_k": (int, "draw only from so many of the most likely tokens"),
-    "seed": (int, "make what is drawn repeatable"),
-}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,21 +51,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     chat.add_argument("--system", metavar="TEXT", help="with --chat: a system message before it")
     writing = parser.add_argument_group("writing")
-    for name, (kind, text) in WRITING.items():
-        flag = f"--{name.replace('_', '-')}"
-        writing.add_argument(
-            flag,
-            type=kind,
-            metavar="N" if kind is int else "X",
-            default=argparse.SUPPRESS,
-            help=text,
-        )
-    writing.add_argument(
-        "--do-sample",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="draw each token at random by its probability, instead of the most likely one",
-    )
+    for option in WRITING:
+        options.add_option(writing, option)
     parser.add_argument(
         "--each",
         action=argparse.BooleanOptionalAction,
@@ -111,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         )
     prompt = _prompt(args)
     given = options.given_options(args)
-    given |= {name: vars(args)[name] for name in (*WRITING, "do_sample", "each") if name in args}
+    names = [*(option.name for option in WRITING), "each"]
+    given |= {name: vars(args)[name] for name in names if name in args}
     # Loading torch takes seconds, so everything above comes first.
     explainer = options.load(args)
     with _Bars() as bars:

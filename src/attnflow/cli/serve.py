@@ -1,7 +1,8 @@
 r"""Serve a page that explains the texts typed into it.
 
-The page is served on this machine: type a text, see which tokens the model's answer came from, and
-compare it with another text. Ctrl-C stops the server when all requests are answered.
+The page is served on this machine: type a text, a pair of texts or a chat, see which tokens the
+model's answer came from, and compare it with another text; or let a language model write, and see
+where what it wrote came from. Ctrl-C stops the server when all requests are answered.
 
 Examples:
   attnflow serve
@@ -27,7 +28,8 @@ from attnflow.serve import Limits, listen, serve
 # The flag of each limit, the limit, the unit and the help.
 LIMITS = (
     ("--max-characters", "characters", "N", "maximum number of characters of a text"),
-    ("--max-tokens", "tokens", "N", "maximum number of tokens of a text"),
+    ("--max-tokens", "tokens", "N", "maximum number of tokens of a text, with what is written"),
+    ("--max-new-tokens", "new_tokens", "N", "maximum number of tokens that the model writes"),
     ("--max-body", "body", "BYTES", "maximum size of a request's body"),
     ("--max-waiting", "waiting", "N", "maximum number of waiting requests"),
     ("--max-waiting-each", "waiting_each", "N", "maximum number of waiting requests per client"),

@@ -316,6 +316,11 @@ class Adapter(ABC):
         return False
 
     @property
+    def reads_chats(self) -> bool:
+        """Whether a list of messages is one input, by the tokenizer's chat template."""
+        return False
+
+    @property
     def answers(self) -> bool:
         """Whether the model has a head that predicts something."""
         return True

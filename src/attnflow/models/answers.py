@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from attnflow.cancel import check_limits
 from attnflow.errors import ModelError, OptionError
 from attnflow.models.adapter import BATCH_POSITIONS, Reading
 
@@ -76,6 +77,7 @@ def answers(
     import torch
 
     for batch in batches(explainer, readings, batch_size):
+        check_limits()
         together = [reading for _, reading in batch]
         with torch.no_grad():
             logits = run(explainer, together)

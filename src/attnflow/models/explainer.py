@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnflow.cancel import check_limits
 from attnflow.checks import choice
 from attnflow.errors import AttentionError, OptionError
 from attnflow.explain import Answer, Explained, explain_graph, explained, reads_of
@@ -333,6 +334,7 @@ class Explainer:
             every = bool(each)
         steps: list[Explained] = []
         for step in self._steps(written, chosen) if every else ():
+            check_limits()
             explanation = step.explanation
             traces += 0 if explanation.trace is None else explanation.trace.nbytes
             if traces > MOST_TRACES:

@@ -107,6 +107,11 @@ class TextAdapter(Adapter):
         has_form = added is None or added(pair=True) >= added(pair=False)
         return not self.writes and has_form
 
+    @property
+    def reads_chats(self) -> bool:
+        """Whether it is a causal language model with a chat template."""
+        return self.writes and bool(getattr(self.tokenizer, "chat_template", None))
+
     def items(self, inputs: Any) -> tuple[list[Any], bool]:
         """Return the texts, pairs of texts or chats that were given."""
         if isinstance(inputs, str | tuple) or is_chat(inputs):

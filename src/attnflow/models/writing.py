@@ -5,15 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from attnflow.checks import integer, number, switch
+from attnflow.cancel import check_limits
+from attnflow.checks import integer
 from attnflow.errors import OptionError, TextError
 from attnflow.models.adapter import Encoded
+from attnflow.options import Count, Number, Option, Switch
 from attnflow.tokens import Tokens
 
 Progress = Callable[[str, int, int], object]
 """Called with what is being done, how many tokens are done and how many there are."""
+
+WRITING: Final = (
+    Option("max_new_tokens", Count(1), 40, "How many tokens are written at most."),
+    Option(
+        "do_sample",
+        Switch(),
+        False,
+        "Draw each token at random by its probability, instead of the most likely one.",
+    ),
+    Option(
+        "temperature",
+        Number(1e-3, 1e3, none=True),
+        None,
+        "What logits are divided by before a token is drawn; less than 1 favours the likely ones. "
+        "By default the model's own setting.",
+    ),
+    Option(
+        "top_p",
+        Number(1e-3, 1, none=True),
+        None,
+        "Draw only from the most likely tokens that have this probability together.",
+    ),
+    Option(
+        "top_k",
+        Count(1, none=True),
+        None,
+        "Draw only from so many of the most likely tokens.",
+    ),
+    Option("seed", Count(0, 2**63 - 1, none=True), None, "Makes what is drawn repeatable."),
+)
+"""How a text is written: the options of `Explainer.generate` that `explain` does not take."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +84,8 @@ class Writing:
     num_beams: int = 1
 
     def __post_init__(self) -> None:
-        integer(self.max_new_tokens, "max_new_tokens", least=1)
-        switch(self.do_sample, "do_sample")
-        if self.temperature is not None:
-            number(self.temperature, "temperature", least=1e-3, most=1e3)
-        if self.top_p is not None:
-            number(self.top_p, "top_p", least=1e-3, most=1)
-        if self.top_k is not None:
-            integer(self.top_k, "top_k", least=1)
-        if self.seed is not None:
-            integer(self.seed, "seed", least=0)
+        for option in WRITING:
+            option.kind.check(getattr(self, option.name), option.name)
         if integer(self.num_beams, "num_beams") != 1:
             raise OptionError(
                 f"num_beams is {self.num_beams}; expected 1: beam search is not supported"
@@ -164,6 +189,7 @@ def write(
     from attnflow.capture.quiet import quiet
 
     def told(ids: Any, scores: Any, **_: Any) -> Any:
+        check_limits()
         if progress is not None:
             progress("writing", max(0, ids.shape[1] - first), writing.max_new_tokens)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)

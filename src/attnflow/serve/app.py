@@ -5,7 +5,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Collection, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +20,10 @@ from attnflow.serve.answer import FAILED, Answer, Refused
 from attnflow.serve.limits import Limits
 from attnflow.serve.metrics import Metrics
 from attnflow.serve.openapi import docs_page, openapi, read_file
-from attnflow.serve.question import question_type, read_question
+from attnflow.serve.question import prompt_type, question_type, read_question
 from attnflow.serve.queue import FairQueue, Job
 from attnflow.serve.worker import Stage, too_late
-from attnflow.view.page import style
+from attnflow.view.generation import style
 
 if TYPE_CHECKING:
     from attnflow.serve.messages import Model
@@ -89,7 +89,6 @@ class Service:
         self._deadlines: dict[Any, float] = {}
         self._active = 0
         self._last = time.monotonic()
-        self._question = question_type(limits)
         description = openapi(limits, token=token is not None)
         fixed = {
             "/": ("text/html", read_file("serve.html")),
@@ -104,7 +103,8 @@ class Service:
                 Route(path, Response(content, media_type=kind), methods=["GET"])
                 for path, (kind, content) in fixed.items()
             ),
-            Route("/api/explain", self._explain, methods=["POST"]),
+            Route("/api/explain", self._asking(question_type(limits)), methods=["POST"]),
+            Route("/api/generate", self._asking(prompt_type(limits)), methods=["POST"]),
             Route("/healthz", self._health, methods=["GET"]),
             Route("/metrics", self._count, methods=["GET"]),
         ]
@@ -174,7 +174,15 @@ class Service:
     async def _count(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _explain(self, request: Request) -> Response:
+    def _asking(self, kind: Any) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers requests whose body is of a type."""
+
+        async def ask(request: Request) -> Response:
+            return await self._ask(request, kind)
+
+        return ask
+
+    async def _ask(self, request: Request, kind: Any) -> Response:
         self._check_running()
         if len(self.connections) > self._max_connections:
             raise Refused(
@@ -183,7 +191,7 @@ class Service:
                 {"Connection": "close"},
             )
         client = self._client(request)
-        question = read_question(await self._body(request), self._question)
+        question = read_question(await self._body(request), kind)
         loop = asyncio.get_running_loop()
         events: Events = asyncio.Queue()
 
@@ -268,7 +276,7 @@ class Service:
             while True:
                 event: dict[str, Any] = {"event": "waiting", "ahead": self._queue.ahead(job) or 0}
                 if stage is not None:
-                    event = {"event": "running", **stage._asdict()}
+                    event = {"event": "running", **stage.to_dict()}
                 event["seconds"] = round(time.monotonic() - started, 3)
                 yield json.dumps(event).encode() + b"\n"
                 item = await self._next(job, events)

@@ -11,8 +11,9 @@ class Limits:
 
     Attributes:
         characters: How many characters a text may have.
-        tokens: How many tokens a text may have. Attention takes memory and time in proportion to
-            the square of their number.
+        tokens: How many tokens a text may have, with what is written after it. Attention takes
+            memory and time in proportion to the square of their number.
+        new_tokens: How many tokens a model may be asked to write.
         body: How many bytes the body of a request may have.
         waiting: How many requests may wait, of all clients together.
         waiting_each: How many requests of one client may wait.
@@ -32,6 +33,7 @@ class Limits:
 
     characters: int = 10_000
     tokens: int = 512
+    new_tokens: int = 200
     body: int = 262_144
     waiting: int = 64
     waiting_each: int = 16

@@ -10,10 +10,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from attnflow.explanation import FORMAT
+from attnflow.generation import FORMAT as GENERATION_FORMAT
 from attnflow.options import METHODS
 from attnflow.serve.answer import KINDS
 
-__all__ = ["Answer", "Error", "Event", "Explanation", "Health", "Model"]
+__all__ = ["Answer", "Error", "Event", "Explanation", "Generation", "Health", "Model", "Written"]
 
 
 class Prediction(TypedDict):
@@ -64,6 +65,32 @@ class Answer(TypedDict):
     seconds: Annotated[float, Field(description="How long it took, without the time waited.")]
 
 
+class Generation(TypedDict):
+    """What Generation.to_dict returns and Generation.from_dict reads."""
+
+    format: Literal[GENERATION_FORMAT]  # type: ignore[valid-type]
+    version: int
+    prompt: Annotated[str, Field(description="The text that was continued.")]
+    text: Annotated[str, Field(description="What the model wrote.")]
+    explanations: Annotated[list[Explanation], Field(description="One for each new token.")]
+    whole: Annotated[Explanation | None, Field(description="That of the whole answer.")]
+    written: Annotated[
+        list[bool], Field(description="Of each token of whole, whether the model wrote it.")
+    ]
+    ended: Annotated[bool, Field(description="Whether the model ended its answer by itself.")]
+    options: Annotated[dict[str, Any], Field(description="How the text was written.")]
+
+
+class Written(TypedDict):
+    """What the model wrote, and what it came from."""
+
+    generation: Generation
+    page: Annotated[
+        dict[str, Any] | None, Field(description="What the page shows, if page was true.")
+    ]
+    seconds: Annotated[float, Field(description="How long it took, without the time waited.")]
+
+
 class Event(TypedDict, total=False):
     """One line of a stream.
 
@@ -73,12 +100,38 @@ class Event(TypedDict, total=False):
 
     event: Required[Literal["waiting", "running", "answer"]]
     ahead: Annotated[int, Field(description="How many requests come first.")]
-    stage: Literal["model", "scores", "answer"]
+    stage: Literal["model", "scores", "writing", "explaining", "answer"]
     text: Annotated[int, Field(description="The text that is being explained, from 1.")]
     texts: Annotated[int, Field(description="How many texts there are.")]
+    token: Annotated[int, Field(description="How many tokens are written, or explained.")]
+    tokens: Annotated[int, Field(description="How many tokens there are at most.")]
     seconds: Annotated[float, Field(description="Time since the request, in seconds.")]
     status: int
     body: dict[str, Any]
+
+
+Kind = Literal["text", "pair", "chat"]
+"""What a model reads as one input."""
+
+
+class Class(TypedDict):
+    """A class that a classifier chooses from."""
+
+    index: int
+    name: Annotated[str, Field(description="What it is called, with its meaning where known.")]
+
+
+class Option(TypedDict):
+    """An option of a question, as this model takes it."""
+
+    name: str
+    help: str
+    default: Any
+    values: Annotated[
+        list[tuple[str | int, str]] | None,
+        Field(description="The values to choose from, each with its name in words."),
+    ]
+    methods: Annotated[list[str], Field(description="The methods that it has an effect on.")]
 
 
 class Model(TypedDict):
@@ -92,10 +145,13 @@ class Model(TypedDict):
     ]
     tokens: Annotated[int, Field(description="How many tokens a text may have.")]
     characters: Annotated[int, Field(description="How many characters a text may have.")]
-    edges: Annotated[list[str], Field(description="What an edge may weigh.")]
     mask: Annotated[str | None, Field(description="The mask token of a masked language model.")]
-    pairs: Annotated[bool, Field(description="Whether two texts can be read as a pair.")]
-    example: Annotated[str, Field(description="A text to begin with.")]
+    answers: Annotated[bool, Field(description="Whether it predicts a class or a token.")]
+    inputs: Annotated[list[Kind], Field(description="What it reads as one input.")]
+    writes: Annotated[bool, Field(description="Whether it writes text.")]
+    classes: Annotated[list[Class], Field(description="The classes; none for other models.")]
+    options: Annotated[list[Option], Field(description="The options of a question.")]
+    examples: Annotated[dict[str, Any], Field(description="An input of each kind to begin with.")]
 
 
 class Health(TypedDict):

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from attnflow.serve import messages
 from attnflow.serve.answer import KINDS
 from attnflow.serve.limits import Limits
-from attnflow.serve.question import question_type
+from attnflow.serve.question import prompt_type, question_type
 from attnflow.version import __version__
 
 
@@ -37,12 +37,21 @@ def openapi(limits: Limits | None = None, *, token: bool = False) -> dict[str, A
         f"answered within {limits.seconds:g} seconds. A body may have {limits.body} bytes, a text "
         f"{limits.characters} characters and {limits.tokens} tokens."
     )
-    types = [question_type(limits), *(getattr(messages, name) for name in messages.__all__)]
+    described["paths"]["/api/generate"]["post"]["description"] += (
+        f" A text may have {limits.tokens} tokens, together with those written after it, which "
+        f"are at most {limits.new_tokens}."
+    )
+    types = [
+        question_type(limits),
+        prompt_type(limits),
+        *(getattr(messages, name) for name in messages.__all__),
+    ]
     _, schemas = TypeAdapter.json_schemas(
         [(kind.__name__, "validation", TypeAdapter(kind)) for kind in types],
         ref_template="#/components/schemas/{model}",
     )
-    schemas = {"Question": schemas["$defs"].pop("Question"), **schemas["$defs"]}
+    asked = {name: schemas["$defs"].pop(name) for name in ("Question", "Prompt")}
+    schemas = {**asked, **schemas["$defs"]}
     described["components"] |= {"schemas": schemas, "responses": _errors()}
     return described
 
@@ -86,11 +95,11 @@ def _type(schema: dict[str, Any]) -> str:
     """Return the values that a schema allows, in words."""
     if "$ref" in schema:
         return str(schema["$ref"].rpartition("/")[2])
-    if "anyOf" in schema:
-        return " or ".join(map(_type, schema["anyOf"]))
+    if "anyOf" in schema or "oneOf" in schema:
+        return " or ".join(map(_type, schema.get("anyOf") or schema["oneOf"]))
     if "const" in schema or "enum" in schema:
         return ", ".join(map(json.dumps, schema.get("enum") or [schema["const"]]))
-    words = str(schema["type"])
+    words = str(schema.get("type", "any value"))
     if "items" in schema:
         words += f" of {_type(schema['items'])}"
     if "minimum" in schema and "maximum" in schema:

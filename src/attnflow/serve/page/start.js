@@ -1,6 +1,12 @@
 // The script of the served page.
 
-import { Served } from "./served.js";
+import { serve } from "./served.js";
 
-const served = new Served(document.querySelector("main.served"));
-served.start().catch((error) => served.complain(error.message));
+const main = document.querySelector("main.served");
+serve(main).catch((error) => {
+  const problem = document.createElement("p");
+  problem.className = "problem";
+  problem.setAttribute("role", "alert");
+  problem.textContent = error.message;
+  main.querySelector(".ask").append(problem);
+});

@@ -21,10 +21,12 @@ import { writtenPart } from "./written.js";
  *
  * data is what attnflow.view.generation.data returns. options may have state, {selection}, to begin
  * with: the first and last of the new tokens that are chosen, or null for the whole answer; theme,
- * "auto", "light" or "dark"; onChange, a function that is given the state whenever it changes; and
- * address, whether the state is kept in the address of the document. Returns a promise of {state,
- * set, scores, destroy}: the present state, a function that changes it, one that returns the scores
- * shown, and one that takes everything away again.
+ * "auto", "light" or "dark"; onChange, a function that is given the state whenever it changes;
+ * address, whether the state is kept in the address of the document, or hash, what an address keeps of
+ * it; and inside, whether the page is part of another, which has the name, the theme and the footer.
+ * Returns a promise of {state, hash, set, setTheme, scores, destroy}: the present state, also as an
+ * address keeps it, functions that change it and the theme, one that returns the scores shown, and one
+ * that takes everything away again.
  */
 export async function mountGeneration(element, data, options = {}) {
   if (data.nothing) return mountNothing(element, data, options);
@@ -36,14 +38,24 @@ export async function mountGeneration(element, data, options = {}) {
     get state() {
       return page.state();
     },
+    get hash() {
+      return toHash(page.state().selection);
+    },
     set: page.set,
+    setTheme: page.setTheme,
     scores: page.scores,
     destroy: page.destroy,
   };
 }
 
 // Put the parts together.
-function assemble(frame, data, sources, picture, { state: first, onChange, address }) {
+function assemble(
+  frame,
+  data,
+  sources,
+  picture,
+  { state: first, onChange, address, hash, inside },
+) {
   const { make, root, window } = frame;
   let selection = null;
   // What the pointer is on, until it leaves.
@@ -84,6 +96,7 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     ? "Point at a token of the answer to see what it came from; click to keep it, drag or use Shift for several."
     : "Only the answer as a whole was explained, not its tokens one by one.";
   const head = masthead(frame, {
+    inside,
     changed: () => frame.afterFrame("theme", show),
     saves: {
       png: () =>
@@ -118,7 +131,7 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     added.element,
     ...(matrix ? [matrix.element] : []),
     aboutSection(frame, data),
-    make("footer", {}, "This page makes no network requests."),
+    ...(inside ? [] : [make("footer", {}, "This page makes no network requests.")]),
     frame.live,
     frame.tip,
   );
@@ -144,7 +157,8 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
 
   function begin() {
     selection = sources.checked(first?.selection);
-    if (address) selection = sources.checked(fromHash(window.location.hash.slice(1))) ?? selection;
+    const kept = address ? window.location.hash.slice(1) : hash;
+    if (kept) selection = sources.checked(fromHash(kept)) ?? selection;
     show();
   }
 
@@ -219,13 +233,18 @@ function assemble(frame, data, sources, picture, { state: first, onChange, addre
     show();
   }
 
+  function setTheme(theme) {
+    frame.themeChoice = theme;
+    show();
+  }
+
   function destroy() {
     prompt?.destroy();
     root.classList.remove("generation");
     frame.destroy();
   }
 
-  return { begin, set, state, scores: () => present().scores, destroy };
+  return { begin, set, setTheme, state, scores: () => present().scores, destroy };
 }
 
 function aboutSection(frame, data) {
@@ -256,5 +275,16 @@ function mountNothing(element, data, { theme }) {
   frame.applyTheme();
   element.dataset.flow = "done";
   const state = { selection: null };
-  return { state, set: () => {}, scores: () => [], destroy: () => frame.destroy() };
+  const setTheme = (choice) => {
+    frame.themeChoice = choice;
+    frame.applyTheme();
+  };
+  return {
+    state,
+    hash: "",
+    set: () => {},
+    setTheme,
+    scores: () => [],
+    destroy: () => frame.destroy(),
+  };
 }

@@ -4,12 +4,18 @@ import { THEMES } from "./frame.js";
 
 const NAMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
-/**
- * Return {element, draw}. changed is called when another theme is chosen; saves are names of files'
- * endings with the functions that save them.
- */
-export function masthead(frame, { changed, saves }) {
-  const { make } = frame;
+/** Return the name of the page. */
+export function brand({ make }) {
+  return make(
+    "p",
+    { class: "brand" },
+    make("span", { class: "mark", "aria-hidden": "true" }),
+    "attnflow",
+  );
+}
+
+/** Return the choice of the theme: {element, mark}. changed is called when another one is chosen. */
+export function themeChoice(frame, changed) {
   const themes = frame.radios({
     label: "Theme",
     attribute: "data-theme-choice",
@@ -21,6 +27,17 @@ export function masthead(frame, { changed, saves }) {
       changed();
     },
   });
+  return themes;
+}
+
+/**
+ * Return {element, draw}. changed is called when another theme is chosen; saves are names of files'
+ * endings with the functions that save them. inside is whether the page is part of another, which has
+ * the name and the theme.
+ */
+export function masthead(frame, { changed, saves, inside = false }) {
+  const { make } = frame;
+  const themes = inside ? null : themeChoice(frame, changed);
   const downloads = make(
     "div",
     { class: "segments small", role: "group", "aria-label": "Save as" },
@@ -40,13 +57,8 @@ export function masthead(frame, { changed, saves }) {
   const element = make(
     "header",
     { class: "masthead" },
-    make(
-      "p",
-      { class: "brand" },
-      make("span", { class: "mark", "aria-hidden": "true" }),
-      "attnflow",
-    ),
-    make("div", { class: "tools" }, themes.element, downloads),
+    inside ? null : brand(frame),
+    make("div", { class: "tools" }, themes?.element, downloads),
   );
-  return { element, draw: () => themes.mark(frame.themeChoice) };
+  return { element, draw: () => themes?.mark(frame.themeChoice) };
 }

@@ -19,10 +19,12 @@ import { Shown } from "./shown.js";
  *
  * data is what attnflow.view.page.data returns. options may have state, an object with some of what
  * Shown.state has, to begin with; theme, "auto", "light" or "dark"; onChange, a function that is
- * given the state whenever it changes; and address, whether the state is kept in the address of the
- * document. Returns a promise of {state, set, scores, destroy}: the present state, a function that
- * changes some of it, one that returns the scores shown (null while they are computed), and one that
- * takes everything away again.
+ * given the state whenever it changes; address, whether the state is kept in the address of the
+ * document, or hash, what an address keeps of it; and inside, whether the page is part of another, which
+ * has the name, the theme and the footer. Returns a promise of {state, hash, set, setTheme, scores,
+ * destroy}: the present state, also as an address keeps it, functions that change some of it and the
+ * theme, one that returns the scores shown (null while they are computed), and one that takes
+ * everything away again.
  */
 export async function mount(element, data, options = {}) {
   const [numbers, picture] = await Promise.all([Numbers.read(data), readPicture(data.picture)]);
@@ -30,20 +32,25 @@ export async function mount(element, data, options = {}) {
   const shown = new Shown(data, numbers);
   const page = assemble(frame, shown, picture, options);
   shown.set(options.state ?? {});
-  if (options.address) shown.set(fromHash(frame.window.location.hash.slice(1)));
+  const hash = options.address ? frame.window.location.hash.slice(1) : options.hash;
+  if (hash) shown.set(fromHash(hash));
   page.show();
   return {
     get state() {
       return { ...shown.state };
     },
+    get hash() {
+      return toHash(shown.state, shown.first);
+    },
     set: page.set,
+    setTheme: page.setTheme,
     scores: () => shown.scores(),
     destroy: page.destroy,
   };
 }
 
-// Put the parts together; returns {show, set, destroy}.
-function assemble(frame, shown, picture, { onChange, address }) {
+// Put the parts together; returns {show, set, setTheme, destroy}.
+function assemble(frame, shown, picture, { onChange, address, inside }) {
   const { root, window } = frame;
   const { data, numbers } = shown;
   const given = { data, picture, shown };
@@ -53,11 +60,8 @@ function assemble(frame, shown, picture, { onChange, address }) {
     : null;
   const about = aboutPart(frame, given);
   const head = masthead(frame, {
-    changed: () => {
-      attention?.restyle();
-      // All colours change, which is much to draw: the rest comes with the next frame.
-      frame.afterFrame("theme", show);
-    },
+    inside,
+    changed: restyle,
     saves: {
       png: () =>
         toCanvas(frame.document, figure(), 2).toBlob((blob) => frame.download(blob, "png")),
@@ -77,7 +81,7 @@ function assemble(frame, shown, picture, { onChange, address }) {
     ...(answer ? [answer.element] : []),
     ...(attention?.elements ?? []),
     about.element,
-    footer(frame, Boolean(attention)),
+    ...(inside ? [] : [footer(frame, Boolean(attention))]),
     frame.live,
     frame.tip,
   );
@@ -99,6 +103,18 @@ function assemble(frame, shown, picture, { onChange, address }) {
     show();
     if (address) keepAddress();
     onChange?.({ ...shown.state });
+  }
+
+  function restyle() {
+    attention?.restyle();
+    // All colours change, which is much to draw: the rest comes with the next frame.
+    frame.afterFrame("theme", show);
+  }
+
+  function setTheme(theme) {
+    frame.themeChoice = theme;
+    frame.applyTheme();
+    restyle();
   }
 
   // A moment later, as browsers allow only so many changes in a second.
@@ -145,7 +161,7 @@ function assemble(frame, shown, picture, { onChange, address }) {
     frame.destroy();
   }
 
-  return { show, set, destroy };
+  return { show, set, setTheme, destroy };
 }
 
 function footer({ make }, attention) {
