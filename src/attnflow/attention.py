@@ -20,19 +20,12 @@ from attnflow.fields import Segment
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer, weights_at
-from attnflow.tokens import Tokens
+from attnflow.tokens import ADDED, CLS, Tokens, laid_out, readable
 
 # The tasks whose answer is that of one position.
 _BY_POSITION: Final = ("masked-lm", "causal-lm")
-# The names that tokens from elsewhere may have.
-_CLS: Final = ("[CLS]", "<s>", "<cls>")
+# The names that a mask may have.
 _MASKS: Final = ("[MASK]", "<mask>")
-_ADDED: Final = (
-    *_CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
-    "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
-)  # fmt: skip
-# What a word's first token begins with, in SentencePiece and in byte-level vocabularies.
-_WORD_STARTS: Final = ("\u2581", "\u0120")
 
 
 class TextAttention(NamedTuple):
@@ -107,8 +100,9 @@ class TextAttention(NamedTuple):
         Args:
             attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
             tokens: The n tokens. Tokens form words if they mark it: "##" before a token that
-                continues a word, or a mark before one that begins a word. Otherwise each token is
-                a word. None numbers them.
+                continues a word, or a mark before one that begins a word, such as "\u2581" or
+                "\u0120", which is then left out of the names. Otherwise each token is a word. None
+                numbers them.
             name: What stands for the model's name.
 
         Returns:
@@ -129,15 +123,15 @@ class TextAttention(NamedTuple):
         # The graph is what checks the weights.
         causal = AttentionGraph(attentions).causal
         weights = np.stack([stack.read(layer) for layer in range(stack.layers)])
-        text, spans = _laid_out(names)
-        classes = [i for i, token in enumerate(names) if token in _CLS]
+        text, spans = laid_out(names)
+        classes = [i for i, token in enumerate(names) if token in CLS]
         auto = [count - 1] if causal else classes[:1] or [0]
         return cls(
             attention=weights[:, 0] if stack.head_count is None else weights,
             text=text,
-            tokens=tuple(names),
+            tokens=tuple(readable(names)),
             spans=tuple(spans),
-            special=tuple(token in (*_ADDED, *_MASKS) for token in names),
+            special=tuple(token in (*ADDED, *_MASKS) for token in names),
             model=name,
             task="unknown",
             places={
@@ -272,29 +266,3 @@ class TextAttention(NamedTuple):
                 f"expected {expected}"
             )
         return resolve_index(places[0], count, "position", "tokens")
-
-
-def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
-    """Return a text that tokens may be of, and where they stand in it.
-
-    Example:
-        >>> _laid_out(["[CLS]", "key", "##s", "open"])
-        ('keys open', [None, (0, 3), (3, 4), (5, 9)])
-        >>> _laid_out(["\u2581key", "s", "\u2581open"])
-        ('keys open', [(0, 3), (3, 4), (5, 9)])
-    """
-    marked = any(token.startswith(_WORD_STARTS) for token in tokens)
-    text = ""
-    spans: list[tuple[int, int] | None] = []
-    for token in tokens:
-        if token in _ADDED:
-            spans.append(None)
-            continue
-        goes_on = token.startswith("##") and len(token) > 2
-        begins = token.startswith(_WORD_STARTS) if marked else not goes_on
-        own = token[1:] if marked and begins else token[2:] if goes_on and not marked else token
-        if begins and text:
-            text += " "
-        spans.append((len(text), len(text) + len(own)))
-        text += own
-    return text, spans

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.segment import clusters
+from attnflow.view.pieces import SPACE
 from attnflow.view.text import shorten, visible, wrap
 
 if TYPE_CHECKING:
@@ -201,8 +202,7 @@ def label(text: str, width: int = 24) -> str:
     """
     require()
     if text and not text.strip(" "):
-        # A blank label would say nothing.
-        text = "\u2423" * len(text)
+        text = SPACE * len(text)
     # Cut first: a token may have ten thousand characters.
     text = shorten(text, width)
     # Few fonts have Unicode's pictures of control characters, so these become escapes.
