@@ -235,8 +235,7 @@ class PairAdapter(Adapter):
         names = [*source.names, *map(str, self.tokenizer.convert_ids_to_tokens(target))]
         special = [*source.special, *(token in special_ids for token in target)]
         placed = [None if flag else span for span, flag in zip(spans, special, strict=True)]
-        shown = in_text(text, names, placed)
-        return Tokens(text, shown, tuple(spans), tuple(special))
+        return Tokens(text, in_text(text, names, placed), tuple(spans), tuple(special))
 
     def batches(
         self, items: Sequence[Any], options: Options
