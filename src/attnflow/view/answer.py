@@ -35,6 +35,8 @@ SMALLEST: Final = 7.5
 # Up to this many tokens all have a bar; of more, this many of the largest have.
 EVERY_BAR: Final = 24
 MOST_BARS: Final = 14
+# The room for the names of sentences, in points.
+LONG_NAMES: Final = 284.0
 # The characters shown of a token, and the lines of an answer.
 LONGEST: Final = 48
 MOST_LINES: Final = 4
@@ -45,7 +47,7 @@ UNDER: Final = "#8a4500"
 
 
 def plot(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
-    """Draw what an answer came from; for attention, the scores of every layer.
+    """Draw what an answer came from; of attention, the scores of every layer, or over an image.
 
     Args:
         explanation: The explanation.
@@ -58,12 +60,16 @@ def plot(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    if not has_sign(explanation) or len(explanation.tokens) == 0:
-        return figures.heat_map(explanation, ax)
-    if ax is not None:
-        draw = figures.token_bars if explanation.grid is None else figures.heat_map
-        return draw(explanation, ax)
-    return answer(explanation)
+    signed = has_sign(explanation) and bool(explanation.tokens)
+    if ax is not None and signed and explanation.grid is None:
+        return figures.token_bars(explanation, ax)
+    if ax is None and explanation.picture is not None:
+        sheet = _Sheet(72.0 * (WIDTH - 2 * EDGE))
+        _write_text(sheet, explanation)
+        return _with_image(sheet, explanation)
+    if ax is None and signed:
+        return answer(explanation)
+    return figures.heat_map(explanation, ax)
 
 
 def answer(explanation: Explanation) -> "tuple[Figure, Axes]":
@@ -94,16 +100,22 @@ def answer(explanation: Explanation) -> "tuple[Figure, Axes]":
     _write_text(sheet, explanation)
     if explanation.grid is not None:
         return _with_image(sheet, explanation)
-    count = len(explanation.tokens)
-    most = None if count <= EVERY_BAR else MOST_BARS
-    told = _bars_told(explanation, most)
+    long, count, most = is_long(explanation), len(explanation.tokens), None
+    if long:
+        every = sentences(explanation)[0]
+        usual = len(every.tokens) - sum(every.special)
+        count = min(figures.MOST_SENTENCES, usual)
+        told = f"The {count} of {usual} {units(every)} that add most, in the order of the text."
+    elif count > EVERY_BAR:
+        told = f"The {MOST_BARS} of {count} {units(explanation)} that add most, in their order."
+        count = most = MOST_BARS
+    else:
+        told = ""
     sheet.gap(6.0)
-    if told:
-        sheet.write(told, theme.SMALL_SIZE, theme.QUIET)
-    # Of a long text, biases, the other sentences and the sum follow the largest sentences.
-    rows = min(count, most or count) + 3
-    left = 150.0 if is_long(explanation) else 0.0
-    figure, ax = sheet.figure(below=15.0 * rows + 34.0, left=max(left, _names_width(explanation)))
+    sheet.write(told, theme.SMALL_SIZE, theme.QUIET)
+    # The other tokens, biases and the sum follow.
+    left = LONG_NAMES if long else _names_width(explanation)
+    figure, ax = sheet.figure(below=15.0 * (count + 3) + 34.0, left=left)
     figures.token_bars(explanation, ax, most=most)
     theme.put_text(ax.xaxis.label, captions.scale_name(explanation), theme.SMALL_SIZE)
     # Under the line of 0, which is where the sign changes.
@@ -191,13 +203,14 @@ def generated(given: Generation, ax: Any = None) -> "tuple[Figure, Axes]":
         sheet.write("What of the prompt it came from", theme.TEXT_SIZE, theme.QUIET)
         sheet.shaded(prompt)
         sheet.legend(prompt)
-    for told in (generation.addition(given), generation.by_message(given)):
-        if told:
-            sheet.write(told, theme.SMALL_SIZE)
+    told = {"Sum": generation.addition(given), "By message": generation.by_message(given)}
+    for name, value in told.items():
+        if value:
+            sheet.write(f"{name}: {value}", theme.SMALL_SIZE)
     sheet.gap(6.0)
     if len(given) == 0:
         folded = generation.folded(given)
-        left = 150.0 if is_long(folded) else _names_width(folded)
+        left = LONG_NAMES if is_long(folded) else _names_width(folded)
         _, ax = sheet.figure(below=15.0 * (MOST_BARS + 3) + 34.0, left=left)
         return figures.token_bars(folded, ax, most=MOST_BARS)
     sheet.write("Token by token: a row was written, the columns were read", theme.TEXT_SIZE)
@@ -233,14 +246,6 @@ def _write_text(sheet: "_Sheet", explanation: Explanation) -> None:
         sheet.write(f"Check: {explanation.check.summary}", theme.TEXT_SIZE)
 
 
-def _bars_told(explanation: Explanation, most: int | None) -> str:
-    """Return a line that says which bars are drawn, where not all are."""
-    if most is None:
-        return ""
-    unit = units(sentences(explanation)[0] if is_long(explanation) else explanation)
-    return f"The {most} {unit} that add most, in the order of the text, and all others together."
-
-
 def _names_width(explanation: Explanation) -> float:
     """Return the room that the names beside bars take, in points."""
     names = [theme.label(name) for name in labels(explanation.pieces)]
@@ -250,7 +255,9 @@ def _names_width(explanation: Explanation) -> float:
 
 def _with_image(sheet: "_Sheet", explanation: Explanation) -> "tuple[Figure, Axes]":
     """Draw the map of an image below a sheet, over the picture if that is known."""
-    sheet.write(captions.addition(explanation), theme.SMALL_SIZE, theme.QUIET)
+    if has_sign(explanation):
+        sheet.write(f"Sum: {captions.addition(explanation)}", theme.SMALL_SIZE, theme.QUIET)
+    sheet.gap(4.0)
     rows, columns = explanation.grid or (1, 1)
     picture = None
     if explanation.picture is not None:
@@ -259,7 +266,9 @@ def _with_image(sheet: "_Sheet", explanation: Explanation) -> "tuple[Figure, Axe
         picture = np.asarray(Image.open(io.BytesIO(explanation.picture)).convert("RGB"))
         rows, columns = picture.shape[:2]
     height = min(300.0, sheet.width * 0.8 * rows / columns)
-    figure, ax = sheet.figure(below=height + 16.0, left=0.0, right=70.0, foot=6.0)
+    # The scale takes a part of the width.
+    right = sheet.width - 1.09 * height * columns / rows
+    figure, ax = sheet.figure(below=height, right=right, foot=0.0)
     if picture is None:
         figures.heat_map(explanation, ax)
     else:
@@ -298,14 +307,24 @@ class _Sheet:
         self.height += points * self._share
 
     def write(
-        self, text: str, size: float, colour: str = theme.INK, *, bold: bool = False, most: int = 9
+        self,
+        text: str,
+        size: float,
+        colour: str = theme.INK,
+        *,
+        bold: bool = False,
+        most: int = 9,
+        mark: str = "\u200e",
     ) -> None:
-        """Write a paragraph, broken into lines."""
+        """Write a paragraph, broken into lines.
+
+        By default it is one of ours, read from left to right even if it begins with a quotation.
+        """
         size *= self._share
         room = max(10, int(self.width / (0.55 * size)))
         lines = wrap(theme.label(text, most * room), room) if text else []
         for line in lines:
-            shown = line.strip()
+            shown = (mark if not line.isascii() else "") + line.strip()
             # Lines are broken by the number of characters, which may be wide ones.
             fitting = min(1.0, self.width / max(1.0, theme.measured(shown, size, bold=bold)))
             run = _Run(shown, 0.0, 0.0, None, size * fitting, colour, bold)
@@ -314,7 +333,7 @@ class _Sheet:
     def headline(self, text: str) -> None:
         """Write an answer, in smaller type if it is long."""
         size = ANSWER_SIZE if len(text) <= 48 else 0.75 * ANSWER_SIZE
-        self.write(text, size, bold=True, most=MOST_LINES)
+        self.write(text, size, bold=True, most=MOST_LINES, mark="")
 
     def legend(self, explanation: Explanation) -> None:
         """Say what the shades of a text mean."""

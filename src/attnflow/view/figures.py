@@ -32,7 +32,7 @@ from attnflow.view.captions import (
 )
 from attnflow.view.pieces import has_sign, headed, labels
 from attnflow.view.sentences import is_long, largest, sentences, units
-from attnflow.view.text import wrap
+from attnflow.view.text import visible, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,16 +151,19 @@ def heat_map(
     return figure, ax
 
 
-def relative_shares(values: NDArray[np.float64], counted: NDArray[np.bool_]) -> NDArray[np.float64]:
+def relative_shares(
+    values: NDArray[np.float64], counted: NDArray[np.bool_], below_top: float = BELOW_TOP
+) -> NDArray[np.float64]:
     """Return scores as shares of a scale on which the median of each layer has one place.
 
     Args:
         values: The scores, of shape (L, n).
         counted: Which of the n tokens count for the median: those that are not special.
+        below_top: The share of tokens that are told apart; what exceeds them has the highest share.
 
     Returns:
-        Shares from 0, for the lowest score of a layer, over 0.3, for the median, to 1, for what
-        only one token in fifty exceeds; of the same shape.
+        Shares from 0, for the lowest score of a layer, over 0.3, for the median, to 1, for what by
+        default only one token in fifty exceeds; of the same shape.
 
     Example:
         >>> scores = np.array([[0.1, 0.2, 0.3, 0.4, 0.9]])
@@ -169,7 +172,7 @@ def relative_shares(values: NDArray[np.float64], counted: NDArray[np.bool_]) -> 
     """
     known = np.sort(values[:, counted], axis=1)
     low, middle = known[:, :1], np.median(known, axis=1, keepdims=True)
-    top = known[:, [math.ceil(BELOW_TOP * known.shape[1]) - 1]]
+    top = known[:, [math.ceil(below_top * known.shape[1]) - 1]]
 
     def share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
         # Where nothing lies between, what is beyond is at the end of the scale.
@@ -196,7 +199,9 @@ def _sentence_map(explanation: Explanation, ax: Any, relative: bool) -> "tuple[F
         every = sentences(explanation)[0]
         ordinary = ~np.array(every.special, dtype=bool)
         kept = [every.spans.index(span) for span in shown.spans]
-        values, top = relative_shares(every.layer_scores, ordinary)[:, kept].T, 1.0
+        # The highest are what is drawn, so few of them may have the last colour.
+        apart = max(BELOW_TOP, 1.0 - 2.0 / max(1, int(ordinary.sum())))
+        values, top = relative_shares(every.layer_scores, ordinary, apart)[:, kept].T, 1.0
     image = _cells(ax, values, top, signed=signed, aspect="auto")
     if columns <= 60:
         _rule(ax, rows, columns, 0.6)
@@ -543,7 +548,8 @@ def token_bars(
 def _bars(explanation: Explanation, whole: Explanation, most: int | None) -> list[_Bar]:
     """Return the bars of the units of an explanation, which is of the largest ones of a whole."""
     shown, scores, marks = explanation.pieces, explanation.scores, explanation.special
-    names = headed(shown, labels(shown))
+    # The first sentence that is shown need not be the first of its segment.
+    names = list(shown.names) if explanation is not whole else headed(shown, labels(shown))
     kept = list(range(len(names)))
     signed = has_sign(explanation)
     if most is not None and len(kept) > integer(most, "most", least=1):
@@ -574,7 +580,7 @@ def _looks(bars: Sequence[_Bar], method: str) -> tuple[float, float, dict[str, A
     top = _top(sizes[usual], sizes)
     # A sum is shown in full, unless the tokens beside it would become too short to compare.
     sums = [abs(bar.score) for bar in bars if bar.kind == "sum"]
-    limit = 1.12 * max(top, *(min(size, 3.0 * top) for size in (*sums, 0.0)))
+    limit = 1.12 * max(top, *(min(size, 2.0 * top) for size in (*sums, 0.0)))
     lowest = min(0.0, float(scores.min()))
     lowest = max(lowest, -limit) if signed else lowest
     own = {"special": theme.FAINT, "rest": theme.FAINT, "bias": theme.FAINT, "sum": theme.INK}
@@ -603,9 +609,10 @@ def _horizontal_bars(ax: Any, bars: Sequence[_Bar], method: str, width: int) -> 
         text.set_color(theme.INK if bar.kind in ("token", "sum") else theme.QUIET)
         text.set_fontweight("bold" if bar.kind == "sum" else "normal")
     ax.set_ylim(count - 0.4, -0.6)
-    # The numbers of bars to the left need room there.
-    room = 0.14 * (limit - lowest) if signed and lowest < 0 else -0.12 * lowest
-    ax.set_xlim(lowest - room, 1.14 * limit)
+    # The numbers of bars to the left need room there, about 36 points.
+    share = 36.0 / max(108.0, theme.points(ax)[0] - 72.0)
+    room = share * (limit - lowest) if signed and lowest < 0 else -0.12 * lowest
+    ax.set_xlim(lowest - room, limit + max(share, 0.14) * (limit - lowest))
     ax.tick_params(axis="y", length=0)
     largest = float(abs(scores).max())
     for i, bar in enumerate(bars):
@@ -798,8 +805,8 @@ def generation_map(generation: Generation, ax: Any = None) -> "tuple[Figure, Axe
 
     A row is a token of the answer, the first at the top, and a column a token that was there before
     it: of the prompt, and after the line of the answer. Cells are grey where the column's token
-    was not written yet. Of many columns those with the largest scores are drawn, and of many rows
-    the first. The colours are scaled to tokens that are not special.
+    was not written yet. Special tokens have no column. Of many columns those with the largest
+    scores are drawn, and of many rows the first.
 
     Args:
         generation: The generation, with the explanations of its tokens.
@@ -819,16 +826,17 @@ def generation_map(generation: Generation, ax: Any = None) -> "tuple[Figure, Axe
         )
     matrix = generation.matrix[:MOST_ROWS]
     ordinary, signed = ~np.array(whole.special, dtype=bool), has_sign(whole)
-    weight = np.nansum(abs(matrix), axis=0) * np.where(ordinary, 1.0, 1e-9)
-    kept = np.sort((-weight).argsort(kind="stable")[:MOST_COLUMNS])
+    # Special tokens, such as those of a chat template, often exceed all others.
+    usual = np.flatnonzero(ordinary if ordinary.any() else ~ordinary)
+    weight = np.nansum(abs(matrix[:, usual]), axis=0)
+    kept = usual[np.sort((-weight).argsort(kind="stable")[:MOST_COLUMNS])]
     values, own = matrix[:, kept], np.array(generation.written, dtype=bool)[kept]
     names = labels(whole.pieces, numbered=False)
     rows, columns = values.shape
     height = 0.19 * rows + 1.3 + _label_height(names)
     figure, ax = theme.axes_of(ax, np.clip(0.2 * columns + 2.2, 4.6, 13.0), height)
     sizes = abs(values) if signed else values
-    top = _top(sizes[:, ordinary[kept]], sizes)
-    image = _cells(ax, values, top, signed=signed, aspect="auto")
+    image = _cells(ax, values, _top(sizes), signed=signed, aspect="auto")
     _rule(ax, rows, columns, 0.6)
     peaks = np.nan_to_num(sizes).max(axis=0)
     _token_ticks(ax, [names[i] for i in kept], peaks, ordinary[kept])
@@ -838,8 +846,10 @@ def generation_map(generation: Generation, ax: Any = None) -> "tuple[Figure, Axe
     if own.any() and not own.all():
         ax.axvline(float(np.argmax(own)) - 0.5, color=theme.INK, linewidth=1.0)
     told = []
-    if columns < matrix.shape[1]:
-        told.append(f"The {columns} of {matrix.shape[1]} columns with the largest scores.")
+    if columns < len(usual):
+        told.append(f"The {columns} of {len(usual)} columns with the largest scores.")
+    if len(usual) < len(names):
+        told.append("Special tokens are left out.")
     if rows < len(generation):
         told.append(f"The first {rows} of {len(generation)} tokens written.")
     told.append("Right of the line: the answer itself. Grey: not written yet.")
@@ -849,7 +859,7 @@ def generation_map(generation: Generation, ax: Any = None) -> "tuple[Figure, Axe
 
 
 def image_overlay(
-    explanation: Explanation, image: Any, ax: Any = None, *, alpha: float = 0.6
+    explanation: Explanation, image: Any, ax: Any = None, *, alpha: float = 0.5
 ) -> "tuple[Figure, Axes]":
     """Draw the scores of an image's patches over the image.
 
@@ -990,11 +1000,12 @@ def _below(explanation: Explanation, *, relative: bool = False) -> str:
     if relative:
         lines.append(
             "Colours are relative: in each layer the median of the text has the same colour, and "
-            "the highest is what only one in fifty exceeds."
+            "the few highest scores are equally dark."
         )
     if explanation.check is not None:
         lines.append(explanation.check.sentences()[0])
-    return "\n".join(lines)
+    # A line break may be the token that is explained.
+    return "\n".join(visible(line, line_breaks=False) for line in lines)
 
 
 def _finish_image(figure: Any, ax: Any, image: Any, explanation: Explanation) -> None:
