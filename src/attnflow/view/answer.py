@@ -357,9 +357,11 @@ class _Sheet:
         size = next((size for most, size in TEXT_SIZES if len(explanation.text) <= most), SMALLEST)
         size *= self._share
         shown, signed = pieces(explanation.pieces), has_sign(explanation)
-        flow = _Flow(self.width, size, signed)
+        flow, patches = _Flow(self.width, size, signed), set(explanation.patches)
         for piece, shade in zip(shown, shades(explanation, shown), strict=True):
-            flow.add(piece, shade)
+            # Patches are drawn where they are in the image.
+            if not patches & set(piece.tokens):
+                flow.add(piece, shade)
         flow.end_line()
         to_left = direction(explanation.text) == "rtl"
         for line in flow.lines:

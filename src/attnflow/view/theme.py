@@ -168,13 +168,14 @@ def readable(share: float, *, signed: bool = False) -> str:
         signed: Whether it is the scale of scores with a sign, which does not become as dark.
 
     Returns:
-        A dark colour for the light half of the scale, white for the dark half.
+        A dark colour for the light part of the scale and white for the dark one, whichever has more
+        contrast: at least 4.1.
 
     Example:
         >>> readable(0.9)
         'white'
     """
-    return INK if not abs(share) > (0.72 if signed else 0.52) else "white"
+    return INK if not abs(share) > (0.86 if signed else 0.62) else "white"
 
 
 # ---- Text ----------------------------------------------------------------------------------------
