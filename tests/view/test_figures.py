@@ -620,7 +620,7 @@ def test_many_tokens_that_are_almost_alike_are_told_apart_by_colour():
 def test_few_tokens_and_contributions_keep_their_numbers():
     assert "relative" not in explain().plot()[1].get_xlabel()
     many = contribute(
-        np.sin(np.arange(300)), tokens=[f"w{i}" for i in range(300)], special=[False] * 300
+        np.sin(np.arange(120)), tokens=[f"w{i}" for i in range(120)], special=[False] * 120
     )
     _, axes = figures.heat_map(many)
     np.testing.assert_array_equal(axes.get_images()[0].get_array(), many.layer_scores)

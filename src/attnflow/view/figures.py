@@ -579,8 +579,8 @@ def _looks(bars: Sequence[_Bar], method: str) -> tuple[float, float, dict[str, A
     sizes = abs(scores) if signed else scores
     top = _top(sizes[usual], sizes)
     # A sum is shown in full, unless the tokens beside it would become too short to compare.
-    sums = [abs(bar.score) for bar in bars if bar.kind == "sum"]
-    limit = 1.12 * max(top, *(min(size, 2.0 * top) for size in (*sums, 0.0)))
+    whole = max((abs(bar.score) for bar in bars if bar.kind == "sum"), default=0.0)
+    limit = 1.12 * (max(top, whole) if whole <= 3.0 * top else 1.5 * top)
     lowest = min(0.0, float(scores.min()))
     lowest = max(lowest, -limit) if signed else lowest
     own = {"special": theme.FAINT, "rest": theme.FAINT, "bias": theme.FAINT, "sum": theme.INK}
@@ -591,7 +591,7 @@ def _looks(bars: Sequence[_Bar], method: str) -> tuple[float, float, dict[str, A
         for bar in bars
     ]
     # What speaks against the answer is hatched, too, for those who see no difference in hue.
-    hatches = ["//////" if signed and score < 0 else "" for score in scores]
+    hatches = ["//////" if signed and bar.score < 0 and bar.kind != "sum" else "" for bar in bars]
     look = {"color": colours, "linewidth": 0, "hatch": hatches, "edgecolor": "white"}
     return lowest, limit, look
 

@@ -42,7 +42,7 @@ def pieces(tokens: Tokens) -> list[Piece]:
         each segment before it. The piece of a token has no whitespace around it, unless the token
         is whitespace, and never ends within what a reader sees as one character.
     """
-    text, names = tokens.text, tokens.names
+    text, names = tokens.text, readable(tokens.names)
     placed: list[tuple[int, int, int]] = []
     named: dict[int, list[int]] = {}  # tokens without a span, by how many with one precede them
     for index, span in enumerate(_whole_spans(tokens)):
