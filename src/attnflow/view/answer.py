@@ -15,7 +15,7 @@ from attnflow.explanation import Explanation
 from attnflow.generation import Generation
 from attnflow.view import captions, figures, generation, theme
 from attnflow.view.document import direction
-from attnflow.view.pieces import Piece, has_sign, labels, pieces, shades
+from attnflow.view.pieces import Piece, has_sign, headed, labels, pieces, shades
 from attnflow.view.sentences import is_long, sentences, units
 from attnflow.view.text import wrap
 
@@ -115,7 +115,7 @@ def answer(explanation: Explanation) -> "tuple[Figure, Axes]":
     sheet.write(told, theme.SMALL_SIZE, theme.QUIET)
     # The other tokens, biases and the sum follow.
     left = LONG_NAMES if long else _names_width(explanation)
-    figure, ax = sheet.figure(below=15.0 * (count + 3) + 34.0, left=left)
+    figure, ax = sheet.figure(below=15.0 * (count + 3) + 26.0, left=left)
     figures.token_bars(explanation, ax, most=most)
     theme.put_text(ax.xaxis.label, captions.scale_name(explanation), theme.SMALL_SIZE)
     # Under the line of 0, which is where the sign changes.
@@ -211,7 +211,7 @@ def generated(given: Generation, ax: Any = None) -> "tuple[Figure, Axes]":
     if len(given) == 0:
         folded = generation.folded(given)
         left = LONG_NAMES if is_long(folded) else _names_width(folded)
-        _, ax = sheet.figure(below=15.0 * (MOST_BARS + 3) + 34.0, left=left)
+        _, ax = sheet.figure(below=15.0 * (MOST_BARS + 3) + 26.0, left=left)
         return figures.token_bars(folded, ax, most=MOST_BARS)
     sheet.write("Token by token: a row was written, the columns were read", theme.TEXT_SIZE)
     rows = min(len(given), figures.MOST_ROWS)
@@ -248,7 +248,8 @@ def _write_text(sheet: "_Sheet", explanation: Explanation) -> None:
 
 def _names_width(explanation: Explanation) -> float:
     """Return the room that the names beside bars take, in points."""
-    names = [theme.label(name) for name in labels(explanation.pieces)]
+    tokens = explanation.pieces
+    names = [theme.label(name) for name in headed(tokens, labels(tokens))]
     names += ["special tokens", "together"]
     return 8.0 + max(theme.measured(name, theme.TICK_SIZE) for name in names)
 
@@ -380,7 +381,7 @@ class _Sheet:
         *,
         left: float = 0.0,
         right: float = 0.0,
-        foot: float = 34.0,
+        foot: float = 26.0,
     ) -> "tuple[Figure, Axes]":
         """Return a figure with the lines, and the axes below them, or those of the lines.
 
