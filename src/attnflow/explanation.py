@@ -87,7 +87,8 @@ class Explanation:
     cannot be set. Two explanations are equal if they differ in `trace` and `picture` only.
 
     Attributes:
-        tokens: The T tokens, as the tokenizer names them.
+        tokens: The T tokens, each named by its part of the text, without spaces around it. One that
+            is not part of the text, such as "[CLS]", is named by the tokenizer.
         scores: One finite number for each token, float64 of shape (T,). Contributions have a sign:
             what speaks for the target is positive, and their sum and `bias` are `value`.
         layer_scores: The same for every layer of the model, lowest first, shape (L, T).
