@@ -6,7 +6,6 @@ come from anywhere else.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,28 +21,12 @@ from attnflow.generation import Generation
 from attnflow.graph import AttentionGraph
 from attnflow.options import ANSWER_METHODS, ATTENTION_METHODS, OPTIONS, POSITIONS, Options, sign
 from attnflow.scoring import Scorer, weights_at
-from attnflow.tokens import Tokens
+from attnflow.tokens import ADDED, CLS, Tokens, laid_out, readable
 
 # The tasks whose answer is that of one position.
 _BY_POSITION: Final = ("masked-lm", "causal-lm")
-# The names that tokens from elsewhere may have.
-_CLS: Final = ("[CLS]", "<s>", "<cls>")
+# The names that a mask may have.
 _MASKS: Final = ("[MASK]", "<mask>")
-_ADDED: Final = (
-    *_CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
-    "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
-)  # fmt: skip
-# What a word's first token begins with: in SentencePiece, in byte-level vocabularies, and where
-# tokens are pieces of the text as it is.
-_WORD_STARTS: Final = ("\u2581", "\u0120", " ")
-# Byte-level vocabularies write a byte that is not printed as a character from 256 on: Ġ is a space,
-# and Ċ a line break.
-_PRINTED: Final = (*range(33, 127), *range(161, 173), *range(174, 256))
-_OTHERS: Final = [byte for byte in range(256) if byte not in _PRINTED]
-_BYTES: Final = {
-    **{chr(byte): bytes([byte]) for byte in _PRINTED},
-    **{chr(256 + i): bytes([byte]) for i, byte in enumerate(_OTHERS)},
-}
 
 
 class TextAttention(NamedTuple):
@@ -118,8 +101,9 @@ class TextAttention(NamedTuple):
         Args:
             attentions: Attention weights as `AttentionGraph` takes them, heads fused or not.
             tokens: The n tokens. Tokens form words if they mark it: "##" before a token that
-                continues a word; or "\u2581", "\u0120" or a space before one that begins a word.
-                Otherwise each token is a word. None numbers them.
+                continues a word; or a space or a mark such as "\u2581" and "\u0120" before one
+                that begins a word. Marks are left out of the names. Otherwise each token is a
+                word. None numbers them.
             name: What stands for the model's name.
 
         Returns:
@@ -143,15 +127,15 @@ class TextAttention(NamedTuple):
         sums = weights.sum(axis=-1, keepdims=True)
         # Rows of bfloat16 are rounded, and may sum to less or more than other rows may.
         weights = np.where(abs(sums - 1.0) > ROW_TOLERANCE, weights / sums, weights)
-        text, spans = _laid_out(names)
-        classes = [i for i, token in enumerate(names) if token in _CLS]
+        text, spans = laid_out(names)
+        classes = [i for i, token in enumerate(names) if token in CLS]
         auto = [count - 1] if causal else classes[:1] or [0]
         return cls(
             attention=weights[:, 0] if stack.head_count is None else weights,
             text=text,
-            tokens=names,
+            tokens=tuple(readable(names)),
             spans=tuple(spans),
-            special=tuple(token in (*_ADDED, *_MASKS) for token in names),
+            special=tuple(token in (*ADDED, *_MASKS) for token in names),
             model=name,
             task="unknown",
             places={
@@ -335,57 +319,3 @@ def show(attentions: Any, tokens: Sequence[str] | None = None, **options: Any) -
     if not isinstance(attentions, TextAttention):
         attentions = TextAttention.of(attentions, tokens)
     attentions.explain(**{"keep_heads": attentions.heads is None, **options}).show()
-
-
-def _laid_out(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
-    """Return a text that tokens may be of, and where they stand in it.
-
-    Example:
-        >>> _laid_out(["[CLS]", "key", "##s", "open"])
-        ('keys open', [None, (0, 3), (3, 4), (5, 9)])
-        >>> _laid_out(["\u2581key", "s", "\u2581open"])
-        ('keys open', [(0, 3), (3, 4), (5, 9)])
-    """
-    if any(token.startswith(("\u0120", "\u010a")) for token in tokens):
-        return _decoded(tokens)
-    marked = any(token.startswith(_WORD_STARTS) for token in tokens)
-    text = ""
-    spans: list[tuple[int, int] | None] = []
-    for token in tokens:
-        if token in _ADDED:
-            spans.append(None)
-            continue
-        goes_on = token.startswith("##") and len(token) > 2
-        begins = token.startswith(_WORD_STARTS) if marked else not goes_on
-        own = token[1:] if marked and begins else token[2:] if goes_on and not marked else token
-        if begins and text:
-            text += " "
-        spans.append((len(text), len(text) + len(own)))
-        text += own
-    return text, spans
-
-
-def _decoded(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int] | None]]:
-    r"""Return the text of tokens of a byte-level vocabulary, and where they stand in it.
-
-    A character may be spread over several tokens. Each of them then stands where it does.
-
-    Example:
-        >>> _decoded(["<s>", "\u0120caf", "\u00c3", "\u00a9", "\u0120open", "\u010a"])
-        ('café open\n', [None, (0, 3), (3, 4), (3, 4), (5, 9), (9, 10)])
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = ""
-    spans: list[tuple[int, int] | None] = []
-    for token in tokens:
-        if token in _ADDED:
-            spans.append(None)
-            continue
-        own = token.removeprefix("\u0120")
-        begins = own != token and bool(text or decoder.getstate()[0])
-        text += decoder.decode(b" ") if begins else ""
-        # The space before a word is not part of it.
-        start = len(text) - (begins and not own)
-        text += decoder.decode(b"".join(_BYTES.get(one, one.encode()) for one in own))
-        spans.append((start, len(text) + bool(decoder.getstate()[0])))
-    return text + decoder.decode(b"", final=True), spans

@@ -87,7 +87,8 @@ class Explanation:
     cannot be set. Two explanations are equal if they differ in `trace` and `picture` only.
 
     Attributes:
-        tokens: The T tokens, as the tokenizer names them.
+        tokens: The T tokens, each named by its part of the text, without spaces around it. One that
+            is not part of the text, such as "[CLS]", is named by the tokenizer.
         scores: One finite number for each token, float64 of shape (T,). Contributions have a sign:
             what speaks for the target is positive, and their sum and `bias` are `value`.
         layer_scores: The same for every layer of the model, lowest first, shape (L, T).
@@ -568,12 +569,16 @@ class Explanation:
         formats.render(self, "terminal", file)
 
     def plot(self, ax: Any = None) -> "tuple[Figure, Axes]":
-        """Draw the scores of every layer over the tokens, or over an image's patches.
+        """Draw what the answer came from, or the scores of every layer over the tokens.
 
-        Of a long text, the sentences with the largest scores are drawn.
+        Of contributions: the answer, the text with its tokens shaded, the check's verdict and
+        signed bars; of an image its map. Of other methods a heat map of all layers, which
+        `attnflow.view.figures.heat_map` draws of contributions, too. Of a long text, the sentences
+        with the largest scores are drawn.
 
         Args:
-            ax: Axes of matplotlib to draw into. None makes a figure of a suitable size.
+            ax: Axes of matplotlib to draw the bars, the map or the heat map into. None makes a
+                figure of a suitable size.
 
         Returns:
             The figure and the axes. The figure is not shown.

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TextIO, overload
+from typing import TYPE_CHECKING, Any, TextIO, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,11 @@ from attnflow import fields, formats
 from attnflow.checks import choice, integer, invalid, items, string, switch
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 FORMAT = "attnflow.generation"
 VERSION = 1
@@ -291,10 +296,12 @@ class Generation(Sequence[Explanation]):
 
         Args:
             path: The file. Its ending chooses the format: ".json" is what `load` reads; ".csv" has
-                a row for each score of `matrix`; ".html" is a page to share.
+                a row for each score of `matrix`; ".html" is a page to share; ".png", ".svg" and
+                ".pdf" are `plot`.
 
         Raises:
             OptionError: If the ending is not one of these.
+            MissingExtraError: If the format is a figure and matplotlib is not installed.
             OSError: If the file cannot be written. A file that was there before is then unchanged.
         """
         formats.save(self, path)
@@ -325,6 +332,22 @@ class Generation(Sequence[Explanation]):
             file: The text stream to print to. None means standard output.
         """
         formats.render(self, "terminal", file)
+
+    def plot(self, ax: Any = None) -> "tuple[Figure, Axes]":
+        """Draw the answer, the prompt shaded by what it adds to it, and `matrix` as a heat map.
+
+        Args:
+            ax: Axes of matplotlib to draw the heat map into. None makes a figure of a suitable
+                size.
+
+        Returns:
+            The figure and the axes. The figure is not shown.
+
+        Raises:
+            MissingExtraError: If matplotlib is not installed.
+        """
+        drawn: tuple[Figure, Axes] = formats.render(self, "plot", ax)
+        return drawn
 
     def to_html(self) -> str:
         """Return the generation as an HTML page: the answer, its sources, and the matrix.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import re
+import unicodedata
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +24,27 @@ Span = tuple[int, int]
 
 PAIR: Final = ("first", "second")
 """What the two texts of a pair are called."""
+
+CLS: Final = ("[CLS]", "<s>", "<cls>")
+"""What the token at the beginning of a classifier's text is called."""
+
+ADDED: Final = (
+    *CLS, "[SEP]", "</s>", "<sep>", "[PAD]", "<pad>", "[BOS]", "<bos>", "[EOS]", "<eos>",
+    "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
+)  # fmt: skip
+"""What tokens are called that tokenizers add to a text."""
+
+# How SentencePiece writes a space, and a byte that is no token.
+_SPACE: Final = "\u2581"
+_BYTE: Final = re.compile("<0x([0-9A-F]{2})>")
+# How byte-level vocabularies write a space and a line break, and their other bytes: those that are
+# a visible character of Latin-1 as that character, and the rest as the letters from U+0100 on.
+_BYTE_MARKS: Final = ("\u0120", "\u010a")
+_SHOWN: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS: Final = tuple(byte for byte in range(256) if byte not in _SHOWN)
+_BYTES: Final = {chr(byte): byte for byte in _SHOWN} | {
+    chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)
+}
 
 
 @dataclass(frozen=True)
@@ -143,6 +167,146 @@ def joined(texts: Sequence[str]) -> tuple[str, tuple[Segment, ...]]:
     start = len(first) + 1
     ends = (Segment(PAIR[0], 0, len(first)), Segment(PAIR[1], start, start + len(second)))
     return f"{first}\n{second}", ends
+
+
+def laid_out(names: Sequence[str]) -> tuple[str, list[Span | None]]:
+    r"""Return a text that tokens may be of, and where they stand in it.
+
+    Tokens form words where their names say how: "##" continues a word; a space, or the mark of a
+    vocabulary of SentencePiece or of bytes, begins one. Otherwise each token is a word.
+
+    Args:
+        names: The tokens, as their tokenizer names them.
+
+    Returns:
+        The text, and for each token its start and end there; None for one that a tokenizer adds.
+        Tokens that have parts of one character share it.
+
+    Example:
+        >>> laid_out(["[CLS]", "key", "##s", "open"])
+        ('keys open', [None, (0, 3), (3, 4), (5, 9)])
+        >>> laid_out(["\u2581key", "s", "\u2581open", "<0x0A>"])
+        ('keys open\n', [(0, 3), (3, 4), (5, 9), (9, 10)])
+        >>> laid_out(["It", "\u00e2\u0122", "\u013b", "s", "\u0120open", "\u010a"])
+        ('It\u2019s open\n', [(0, 2), (2, 3), (2, 3), (3, 4), (5, 9), (9, 10)])
+    """
+    octets = _byte_level(names)
+    pieced = any(_SPACE in name for name in names)
+    # Some tools give each token as its part of the text.
+    spaced = any(name.startswith(" ") for name in names)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = ""
+    spans: list[Span | None] = []
+    waiting: list[int] = []  # tokens with the first bytes of a character
+
+    def settle() -> None:
+        """Show the bytes that are no character as damaged."""
+        nonlocal text
+        start = len(text)
+        text += decoder.decode(b"", final=True)
+        for earlier in waiting:
+            spans[earlier] = (start, len(text))
+        waiting.clear()
+
+    for index, name in enumerate(names):
+        if name in ADDED:
+            spans.append(None)
+            continue
+        goes_on = name.startswith("##") and len(name) > 2
+        own: bytes | str
+        if octets:
+            own = _octets(name)
+            begins = own.startswith(b" ")
+            own = own[begins:]
+        elif pieced:
+            begins = name.startswith(_SPACE)
+            byte = _BYTE.fullmatch(name)
+            own = bytes([int(byte[1], 16)]) if byte else name[begins:].replace(_SPACE, " ")
+        elif spaced:
+            begins = name.startswith(" ")
+            own = name[begins:]
+        else:
+            begins = not goes_on
+            own = name[2:] if goes_on else name
+        if isinstance(own, str) or begins:
+            settle()
+        start = len(text)
+        if begins and text:
+            text += " "
+            # The space before a word is not part of it.
+            start += bool(own)
+        text += own if isinstance(own, str) else decoder.decode(own)
+        spans.append((start, len(text)))
+        if own and start == len(text):
+            waiting.append(index)
+        elif waiting:
+            for earlier in waiting:
+                spans[earlier] = (start, start + 1)
+            waiting.clear()
+    settle()
+    return text, spans
+
+
+def readable(names: Sequence[str]) -> list[str]:
+    r"""Return what tokens stand for: their names without the marks of their vocabulary.
+
+    Args:
+        names: The tokens, as their tokenizer names them.
+
+    Returns:
+        The text of each, as `laid_out` finds it; its name if it has no text. A token of spaces or
+        line breaks is that. Names without marks of spaces are returned as they are.
+
+    Example:
+        >>> readable(["<s>", "\u2581The", "\u2581key", "s", "\u2581"])
+        ['<s>', 'The', 'key', 's', ' ']
+        >>> readable(["\u0120keys", "\u010a\u010a"])
+        ['keys', '\n\n']
+    """
+    if not _byte_level(names) and not any(_SPACE in name for name in names):
+        return list(names)
+    text, spans = laid_out(names)
+    found = ["" if span is None else text[slice(*span)] for span in spans]
+    marks = (*_BYTE_MARKS, _SPACE)
+    return [
+        part.strip() or part or (" " if name in marks else name)
+        for part, name in zip(found, names, strict=True)
+    ]
+
+
+def in_text(text: str, names: Sequence[str], spans: Sequence[Span | None]) -> tuple[str, ...]:
+    """Return what stands in a text for each token; for one without text, its `readable` name.
+
+    Example:
+        >>> in_text("the keys", ("[CLS]", "the", "\u0120keys"), (None, (0, 3), (3, 8)))
+        ('[CLS]', 'the', 'keys')
+    """
+    parts = ["" if span is None else text[slice(*span)] for span in spans]
+    return tuple(
+        part.strip() or part or readable([name])[0] for part, name in zip(parts, names, strict=True)
+    )
+
+
+def _byte_level(names: Sequence[str]) -> bool:
+    """Return whether names are of a vocabulary of bytes, and not words with letters like its marks.
+
+    Example:
+        >>> _byte_level(["\u0120keys"]), _byte_level(["\u0120or\u0121", "\u0127obz"])  # Maltese
+        (True, False)
+    """
+    if not any(name.startswith(_BYTE_MARKS) for name in names):
+        return False
+    text = b"".join(map(_octets, names)).decode("utf-8", "replace")
+    return all(unicodedata.category(one) != "Cc" or one in "\t\n\r" for one in text)
+
+
+def _octets(name: str) -> bytes:
+    """Return the bytes of a token of a byte-level vocabulary; of any other character its own."""
+    found = bytearray()
+    for character in name.replace(_SPACE, " "):
+        byte = _BYTES.get(character)
+        found += character.encode("utf-8", "replace") if byte is None else bytes([byte])
+    return bytes(found)
 
 
 def _parts(text: str, segments: Sequence[Segment]) -> list[Segment]:

@@ -75,6 +75,11 @@ def test_files_are_written_and_the_prompt_may_be_piped(folder, capsys, tmp_path,
     assert (status, out.out) == (0, "")
     loaded = attnflow.Generation.load(files[0])
     assert loaded.prompt == "the keys to"
+    monkeypatch.setattr("sys.stdin", io.StringIO("the keys to\n"))
+    figure = tmp_path / "x.png"
+    argv = ["--max-new-tokens", "2", "--output", str(figure)]
+    assert printed(capsys, "--model", folder, *argv)[0] == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
     assert "Token by token" in files[1].read_text()
     shown = tmp_path / "view.html"
     assert main(["view", str(files[0]), "--output", str(shown), "--no-open"]) == 0

@@ -1,17 +1,24 @@
 """Figures and pages of explanations."""
 
+import io
 import itertools
+import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
+from attnflow.attention import TextAttention
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation, Prediction
-from attnflow.view import figures, theme
+from attnflow.generation import Generation
+from attnflow.view import answer, figures, generation, page, theme
+from tests.support.chat import MESSAGES, chatter
 from tests.support.pages import contribute, explain
 
 HOSTILE = (
@@ -389,7 +396,7 @@ def test_the_scale_of_signs_is_even_on_both_sides_of_white():
 
 def test_contributions_are_coloured_around_zero_with_dashes_below_it():
     shown = contribute()
-    figure, axes = shown.plot()
+    figure, axes = figures.heat_map(shown)
     image = axes.get_images()[0]
     # Scaled to the tokens that are not special, where they enter the first layer.
     assert image.get_clim() == (-2.0, 2.0)
@@ -400,7 +407,7 @@ def test_contributions_are_coloured_around_zero_with_dashes_below_it():
         [column, row] for row, column in rows.tolist()
     )
     bar = figure.axes[1]
-    assert bar.get_ylabel() == "contribution"
+    assert bar.get_ylabel() == "against \u2190 \u2192 for"
     below = axes.get_xlabel()
     assert "biases -0.12, together +1.75" in " ".join(below.split())
     assert shown.check.sentences()[0] in " ".join(below.split())
@@ -410,8 +417,13 @@ def test_bars_of_contributions_reach_to_both_sides_and_are_hatched_below_zero():
     shown = contribute()
     _, axes = figures.token_bars(shown)
     bars = axes.patches
-    np.testing.assert_allclose([bar.get_width() for bar in bars], shown.scores)
-    assert [bool(bar.get_hatch()) for bar in bars] == (shown.scores < 0).tolist()
+    lengths = [bar.get_width() for bar in bars]
+    np.testing.assert_allclose(lengths[:7], shown.scores)
+    # Biases and the answer follow: the bars add up.
+    assert [label.get_text() for label in axes.get_yticklabels()][7:] == ["biases", "together"]
+    np.testing.assert_allclose(lengths[7:], [shown.bias, shown.value])
+    assert sum(lengths[:-1]) == pytest.approx(lengths[-1])
+    assert [bool(bar.get_hatch()) for bar in bars] == [length < 0 for length in lengths]
     texts = [text.get_text() for text in axes.texts]
     assert texts[2] == "+2.00"
     assert texts[5] == "-1.00"
@@ -460,7 +472,7 @@ def test_contributions_of_patches_are_drawn_with_their_signs():
     figure, axes = figures.heat_map(patches())
     assert axes.get_images()[0].get_clim() == (-2.0, 2.0)
     assert len(axes.collections[0].get_segments()) == 1
-    assert figure.axes[1].get_ylabel() == "contribution"
+    assert figure.axes[1].get_ylabel() == "against \u2190 \u2192 for"
     _, axes = figures.image_overlay(patches(), np.zeros((8, 8)))
     drawn = axes.get_images()[1]
     assert drawn.get_clim() == pytest.approx((-2.0, 2.0))
@@ -504,4 +516,174 @@ def test_a_check_is_below_the_figure_of_attention_too():
     _, axes = explain(check=check).plot()
     assert "Blank-out" in axes.get_xlabel()
     _, axes = explain().plot()
-    assert axes.get_xlabel() == ""
+    assert "Blank-out" not in axes.get_xlabel()
+
+
+# ---- What colour means, and labels ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "scale", "meaning"),
+    [
+        ("raw", "attention", "attends to it in layer 4"),
+        ("rollout", "share of attention", "multiplied along every path"),
+        ("flow", "possible flow", "over all paths at once"),
+    ],
+)
+def test_every_plot_shows_the_prediction_and_says_what_colour_means(method, scale, meaning):
+    figure, axes = explain(method=method).plot()
+    assert figure.axes[1].get_ylabel() == scale
+    below = " ".join(axes.get_xlabel().split())
+    assert "Prediction: plural (93.0%)" in below
+    assert meaning in below
+
+
+BYTES = ("<s>", "\u0120the", "\u010a", "keys", "\u0120", "\u00e2\u0122", "\u013b", "\u010a\u010a")
+PIECES = ("<s>", "\u2581the", "<0x0A>", "keys", "\u2581", "\u2581\u2581", "s", "<0x0A>")
+
+
+@pytest.mark.parametrize("tokens", [BYTES, PIECES], ids=["bytes", "sentence pieces"])
+def test_marks_of_a_vocabulary_are_no_labels(tokens, tmp_path):
+    weights = np.random.default_rng(1).dirichlet(np.full(8, 0.5), (2, 8))
+    given = TextAttention.of(weights, tokens).explain(method="rollout")
+    raw = replace(given, tokens=tokens)  # as older files have them
+    drawn = [
+        *(one.plot() for one in (given, raw)),
+        *(figures.token_bars(one) for one in (given, raw)),
+        *(answer.shaded_text(one) for one in (given, raw)),
+        figures.comparison([given]),
+        figures.attention_graph(weights, tokens),
+        figures.layer_map(weights[:, 0], tokens),
+    ]
+    for figure, _ in drawn:
+        theme.content(figure, ".svg")
+        said = [text.get_text() for text in figure.findobj(Text)]
+        assert not [text for text in said if set(text) & set("\u0120\u010a\u2581")]
+        assert any("\u21b5" in text for text in said)
+    # Beside a bar, a token of spaces would have no name.
+    names = [label.get_text() for label in figures.token_bars(raw)[1].get_yticklabels()]
+    assert "\u2423" in " ".join(names)
+    for one in (given, raw):
+        printed = io.StringIO()
+        one.show(printed)
+        data = page.data(one)
+        shown = json.dumps([data["labels"], data["pieces"]], ensure_ascii=False)
+        for text in (printed.getvalue(), shown, one._repr_html_()):
+            assert not set(text) & set("\u0120\u010a\u2581")
+    given.save(tmp_path / "scores.csv")
+    assert not set((tmp_path / "scores.csv").read_text("utf-8")) & set("\u0120\u010a\u2581")
+
+
+def test_letters_that_a_vocabulary_writes_spaces_with_stay_letters():
+    tokens = ("\u0120or\u0121", "jaf", "\u0127afna")  # Maltese
+    weights = np.full((1, 3, 3), 1 / 3)
+    for _, axes in (
+        TextAttention.of(weights, tokens).explain().plot(),
+        figures.layer_map(weights[0], tokens),
+    ):
+        assert [label.get_text() for label in axes.get_xticklabels()] == list(tokens)
+
+
+# ---- Many tokens ---------------------------------------------------------------------------------
+
+
+def of_many(scores):
+    tokens = [f"w{i}" for i in range(scores.shape[1])]
+    made = explain(tokens, layers=len(scores), trace=False, special=[False] * len(tokens))
+    return replace(made, scores=scores[-1], layer_scores=scores)
+
+
+def test_many_tokens_that_are_almost_alike_are_told_apart_by_colour():
+    random = np.random.default_rng(3)
+    # Flow of deep layers is the same almost everywhere; one token of rollout exceeds all others.
+    rollout = 1.0 + 0.01 * random.random(400)
+    rollout[7] = 50.0
+    flow = np.where(np.arange(400) < 120, 0.9 + 0.1 * random.random(400), 1.0)
+    made = of_many(np.stack([rollout, flow]))
+    figure, axes = made.plot()
+    shares = np.asarray(axes.get_images()[0].get_array())
+    lightness = to_lab(theme.scale()(shares[0])[:, :3])[:, 0]
+    assert np.ptp(lightness[np.argsort(rollout)[10:390]]) > 60
+    lightness = to_lab(theme.scale()(shares[1])[:, :3])[:, 0]
+    assert np.ptp(lightness[:120]) > 15
+    # The order within a layer stays, and the median has its own place.
+    assert (np.diff(shares[0][np.argsort(rollout)]) >= 0).all()
+    assert np.median(shares, axis=1) == pytest.approx(figures.MEDIAN_SHARE, abs=0.01)
+    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert names == ["lowest", "median", "highest"]
+    assert "Colours are relative" in axes.get_xlabel()
+    figure, axes = figures.heat_map(made, relative=False)
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), made.layer_scores)
+    assert "relative" not in axes.get_xlabel()
+
+
+def test_few_tokens_and_contributions_keep_their_numbers():
+    assert "relative" not in explain().plot()[1].get_xlabel()
+    many = contribute(
+        np.sin(np.arange(120)), tokens=[f"w{i}" for i in range(120)], special=[False] * 120
+    )
+    _, axes = figures.heat_map(many)
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), many.layer_scores)
+
+
+# ---- Images under their map ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_an_image_can_be_seen_under_the_highest_score(signed):
+    tokens = ("[CLS]", *(f"{row},{column}" for row in range(4) for column in range(4)))
+    scores = np.full(17, 0.05)
+    scores[1 + 4 + 1] = 1.0
+    given = {"tokens": tokens, "special": [True, *[False] * 16], "grid": (4, 4)}
+    shown = contribute(scores, **given, trace=None)
+    if not signed:
+        shown = replace(shown, method="raw", layer=4, value=None, bias=None, contrast=None)
+    # Stripes of two pixels, in the middle of which the highest score lies.
+    stripes = np.where(np.arange(64)[:, None] // 2 % 2, 0.9, 0.1) * np.ones((64, 64))
+    _, axes = figures.image_overlay(shown, stripes)
+    under, over = axes.get_images()
+    grey, colours = np.asarray(under.get_array()), over.to_rgba(over.get_array())
+    alpha = np.broadcast_to(over.get_alpha(), grey.shape)
+    seen = alpha[..., None] * colours[..., :3] + (1 - alpha[..., None]) * grey[..., None]
+    lightness = to_lab(seen[20:28, 20:28])[..., 0]
+    assert np.ptp(lightness) > 0.4 * np.ptp(to_lab(np.repeat(stripes[..., None], 3, -1))[..., 0])
+
+
+# ---- Generations ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written():
+    return chatter().generate(MESSAGES, max_new_tokens=4)
+
+
+def test_the_figure_of_a_generation_is_its_matrix(written, tmp_path):
+    given = written
+    figure, axes = given.plot()
+    image = axes.get_images()[0]
+    columns = [i for i, special in enumerate(given.whole.special) if not special]
+    np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), given.matrix[:, columns])
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == [theme.label(one.target.strip() or one.target) for one in given]
+    said = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert theme.label(given.text.strip()) in said
+    assert generation.addition(given) in said.replace("\u200e", "")
+    assert len(axes.collections[0].get_segments()) == int(
+        (given.matrix[:, columns] < -figures.FAINTEST_DASH * image.get_clim()[1]).sum()
+    )
+    for ending in (".png", ".svg", ".pdf"):
+        given.save(tmp_path / f"answer{ending}")
+        assert (tmp_path / f"answer{ending}").stat().st_size > 1000
+
+
+def test_a_generation_without_steps_or_words_has_a_figure_too(written):
+    alone = replace(written, explanations=())
+    figure, axes = alone.plot()
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[-2:] == ["biases", "together"]
+    assert generation.ITSELF in names
+    with pytest.raises(OptionError, match="generation"):
+        figures.generation_map(alone)
+    nothing = Generation(prompt="the", text="", explanations=[], whole=None, written=[])
+    figure, _ = nothing.plot()
+    assert generation.NOTHING in " ".join(text.get_text() for text in figure.findobj(Text))

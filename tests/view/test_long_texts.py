@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attnflow import Explanation
 from attnflow.generation import Generation
@@ -430,13 +431,15 @@ def test_a_figure_has_the_largest_sentences_with_their_names(longest, draw):
     usual = ~np.array(expected.special)
     order = sorted(np.argsort(-abs(expected.scores) * usual, kind="stable")[:24])
     names = [label.get_text() for label in axes.get_yticklabels()]
-    assert [name[:40].rstrip("\u2026") for name in names] == [
+    assert [name[:40].rstrip("\u2026") for name in names[:24]] == [
         expected.tokens[i][:40] for i in order
     ]
-    assert f"24 of {int(usual.sum())} sentences" in axes.get_xlabel()
-    if draw is Explanation.plot:
-        (image,) = axes.get_images()
-        np.testing.assert_allclose(image.get_array(), expected.layer_scores[:, order].T)
+    # What follows makes the bars add up.
+    assert names[24:] == ["all others", "biases", "together"]
+    told = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert f"24 of {int(usual.sum())} sentences" in " ".join(told.split())
+    (image,) = figures.heat_map(longest)[1].get_images()
+    np.testing.assert_allclose(image.get_array(), expected.layer_scores[:, order].T)
 
 
 def test_a_notebook_shades_sentences(longest):

@@ -499,7 +499,7 @@ def test_labels_are_what_stands_in_the_text():
     explanation = explained(
         "The keys", [None, (0, 3), (3, 8), (8, 8)], tokens=["<s>", "ĠThe", "Ġkeys", "▁"]
     )
-    assert labels(explanation.pieces) == ["<s>", "The", "keys", "▁"]
+    assert labels(explanation.pieces) == ["<s>", "The", "keys", "␣"]
 
 
 def test_scores_have_as_many_digits_as_they_need():

@@ -62,7 +62,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     options.add_options(parser, leave_out=LEFT_OUT)
     options.add_loading(parser)
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="save the generation: .json, .csv or .html"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="save the generation: .json, .csv, .html, or a figure (.png, .svg, .pdf)",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="also save it as a page")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -455,8 +455,7 @@ class Adapter(ABC):
         before: list[int] = []
         if self.writes and target is not None and contrast is not None:
             mine, other = self.token_ids(target, "target"), self.token_ids(contrast, "contrast")
-            pieces = (self.tokenizer.convert_ids_to_tokens(ids) for ids in (mine, other))
-            shown = " and ".join(", ".join(map(str, names)) for names in pieces)
+            shown = " and ".join(_pieces(self.tokenizer, ids) for ids in (mine, other))
             while mine and other and mine[0] == other[0]:
                 before.append(mine.pop(0))
                 other.pop(0)
@@ -1336,12 +1335,16 @@ def one_token(ids: Sequence[int], token: Any, tokenizer: Any, name: str) -> int:
         OptionError: If it is not one token of the vocabulary.
     """
     if len(ids) != 1:
-        pieces = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
         raise OptionError(
-            f"{name} is {token!r}, which is {len(ids)} tokens ({pieces}); expected one token (a "
-            "leading space may matter), or its index"
+            f"{name} is {token!r}, which is {len(ids)} tokens ({_pieces(tokenizer, ids)}); "
+            "expected one token (a leading space may matter), or its index"
         )
     return int(ids[0])
+
+
+def _pieces(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return tokens for an error, with the spaces that they begin with."""
+    return ", ".join(repr(tokenizer.decode([one])) for one in ids)
 
 
 def _token_id(tokenizer: Any, token: str) -> int | None:

@@ -32,7 +32,7 @@ from attnflow.models.text import padded, placed
 from attnflow.models.writing import Progress, Writing, Written, end_ids, text_from, write
 from attnflow.options import Options
 from attnflow.scoring import gradient_rows, shares
-from attnflow.tokens import Span, Tokens
+from attnflow.tokens import Span, Tokens, in_text
 
 # What stands between the source and the target where both are shown as one text.
 ARROW: Final = " → "
@@ -234,11 +234,8 @@ class PairAdapter(Adapter):
         text += before
         names = [*source.names, *map(str, self.tokenizer.convert_ids_to_tokens(target))]
         special = [*source.special, *(token in special_ids for token in target)]
-        shown_names = (
-            name if flag else (span and text[slice(*span)].strip()) or name
-            for name, span, flag in zip(names, spans, special, strict=True)
-        )
-        return Tokens(text, tuple(shown_names), tuple(spans), tuple(special))
+        placed = [None if flag else span for span, flag in zip(spans, special, strict=True)]
+        return Tokens(text, in_text(text, names, placed), tuple(spans), tuple(special))
 
     def batches(
         self, items: Sequence[Any], options: Options

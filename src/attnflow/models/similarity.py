@@ -22,7 +22,7 @@ from attnflow.models.adapter import (
 )
 from attnflow.models.image import ImageAdapter, check_image, is_image
 from attnflow.options import ATTENTION_METHODS, Options
-from attnflow.tokens import Tokens
+from attnflow.tokens import Tokens, in_text
 
 TASK: Final = "image-text-similarity"
 
@@ -220,8 +220,8 @@ class SimilarityAdapter(ImageAdapter):
             for place in read[row].nonzero()[:, 0].tolist():
                 mark = bool(found["special_tokens_mask"][row][place])
                 span = found["offset_mapping"][row][place] if "offset_mapping" in found else None
-                name = "" if mark or span is None else text[span[0] : span[1]].strip()
-                names.append(name or str(self.tokenizer.convert_ids_to_tokens(ids[place])))
+                own = str(self.tokenizer.convert_ids_to_tokens(ids[place]))
+                names += in_text(text, [own], [None if mark or span is None else tuple(span)])
                 # Without a place in the text a word would pass for a patch.
                 placed = (0, 0) if span is None else (int(span[0]), int(span[1]))
                 spans.append(None if mark else (start + placed[0], start + placed[1]))

@@ -30,7 +30,7 @@ from attnflow.models.chat import is_chat, rendered
 from attnflow.models.writing import Progress, Writing, Written, end_ids, write
 from attnflow.options import POSITIONS, Options
 from attnflow.scoring import Batch, gradient_rows
-from attnflow.tokens import PAIR, Span, Tokens, joined
+from attnflow.tokens import PAIR, Span, Tokens, in_text, joined
 
 # The tasks, the endings of the model classes made for them, and the classes that load them.
 TASKS: Final = {
@@ -312,12 +312,9 @@ class TextAdapter(Adapter):
         segments: Sequence[Segment] = (),
     ) -> Tokens:
         """Name each token by its part of the text, or by its own name where it has none."""
-        names = ["" if span is None else text[slice(*span)].strip() for span in spans]
-        unnamed = [i for i, name in enumerate(names) if not name]
-        own = self.tokenizer.convert_ids_to_tokens([ids[i] for i in unnamed])
-        for i, name in zip(unnamed, own, strict=True):
-            names[i] = str(name)
-        return Tokens(text, tuple(names), tuple(spans), tuple(special), tuple(segments))
+        own = [str(name) for name in self.tokenizer.convert_ids_to_tokens(list(ids))]
+        names = in_text(text, own, spans)
+        return Tokens(text, names, tuple(spans), tuple(special), tuple(segments))
 
     def batches(
         self, items: Sequence[Any], options: Options

@@ -12,7 +12,7 @@ from attnflow.evaluate import Evaluation, Statistics
 from attnflow.explanation import Explanation
 from attnflow.formats import register
 from attnflow.generation import Generation
-from attnflow.view import evaluation, export, figures, generation, notebook, page, statistics, theme
+from attnflow.view import answer, evaluation, export, generation, notebook, page, statistics, theme
 
 __all__: list[str] = []
 
@@ -29,7 +29,7 @@ def _drawn(draw: Callable[[Any], Any], ending: str) -> Callable[[Any], bytes]:
 
 
 register(Explanation, "terminal", notebook.show)
-register(Explanation, "plot", figures.heat_map)
+register(Explanation, "plot", answer.plot)
 register(Explanation, "dataframe", export.table_frame)
 register(Explanation, "widget", notebook.widget)
 register(Explanation, "notebook", notebook.inline_html)
@@ -38,6 +38,7 @@ register(Explanation, ".json", export.explanation_json)
 register(Explanation, ".csv", export.table_csv)
 register(Explanation, ".html", page.page)
 register(Generation, "terminal", generation.show)
+register(Generation, "plot", answer.generated)
 register(Generation, "dataframe", export.table_frame)
 register(Generation, "widget", generation.widget)
 register(Generation, "notebook", generation.inline_html)
@@ -55,6 +56,7 @@ register(Statistics, "plot", statistics.draw)
 register(Statistics, ".json", export.json_text)
 register(Statistics, ".csv", export.statistics_csv)
 for _ending in theme.ENDINGS:
-    register(Explanation, _ending, _drawn(lambda result: figures.heat_map(result)[0], _ending))
+    register(Explanation, _ending, _drawn(lambda result: answer.plot(result)[0], _ending))
+    register(Generation, _ending, _drawn(lambda result: answer.generated(result)[0], _ending))
     register(Evaluation, _ending, _drawn(evaluation.panels, _ending))
     register(Statistics, _ending, _drawn(statistics.draw, _ending))

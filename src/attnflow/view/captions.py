@@ -15,6 +15,12 @@ METHOD_NAMES = {
     "contribution": "Contributions",
     "alti_logit": "ALTI-Logit",
 }
+# What a score is, beside a scale of colours.
+MEASURES = {
+    "raw": "attention",
+    "rollout": "share of attention",
+    "flow": "possible flow",
+}
 # The classes of the model that comes with attnflow, in words.
 VERB_NUMBERS = {"VBP": "VBP (plural)", "VBZ": "VBZ (singular)"}
 VERB_NUMBER_TERM = (
@@ -305,6 +311,14 @@ def _reading_of_answer(explanation: Explanation) -> str:
     )
 
 
+def scale_name(explanation: Explanation) -> str:
+    """Return what a scale of colours shows, as a few words from its lower end to its upper one."""
+    if has_sign(explanation):
+        return "against \u2190 \u2192 for"
+    relative = explanation.options.get("receptive_field") is True
+    return MEASURES[explanation.method] + (", relative to uniform" if relative else "")
+
+
 def answers(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what the model answered and what the explanation is for.
 
@@ -377,20 +391,29 @@ def added_up(explanation: Explanation, parts: list[tuple[str, float]]) -> str:
     Returns:
         The parts in one line. What they leave out is a part of its own.
     """
+    parts = [*parts, *completed(explanation, sum(number for _, number in parts))]
+    largest = max(abs(number) for _, number in parts)
+    return ", ".join(
+        f"{name} {format_score(number, largest, signed=True)}" for name, number in parts
+    )
+
+
+def completed(explanation: Explanation, scores: float) -> list[tuple[str, float]]:
+    """Return what an answer's value has besides scores: biases, what is left out, and the value.
+
+    Args:
+        explanation: The explanation of the answer, with its value and bias.
+        scores: What the scores shown add up to.
+    """
     value, bias = explanation.value or 0.0, explanation.bias or 0.0
-    what_else = "biases" if explanation.method == "contribution" else "everything else"
-    parts = [*parts, (what_else, bias)]
-    rest = value - sum(number for _, number in parts)
+    parts = [("biases" if explanation.method == "contribution" else "everything else", bias)]
+    rest = value - bias - scores
     # What rounding to two digits hides is not worth a word.
     if abs(rest) > 0.005 * max(1.0, float(abs(explanation.scores).sum())):
         left_out = not explanation.options.get("special_tokens", True)
         left_out = left_out or bool(explanation.options.get("drop_sink"))
         parts.append(("tokens left out" if left_out else "not accounted for", rest))
-    parts.append(("together", value))
-    largest = max(abs(number) for _, number in parts)
-    return ", ".join(
-        f"{name} {format_score(number, largest, signed=True)}" for name, number in parts
-    )
+    return [*parts, ("together", value)]
 
 
 def verdict(explanation: Explanation) -> str:

@@ -6,7 +6,7 @@ caller's own figures.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,25 @@ from numpy.typing import NDArray
 from attnflow.checks import integer, number, resolve_index
 from attnflow.errors import OptionError
 from attnflow.explanation import Explanation
+from attnflow.generation import Generation
 from attnflow.graph import AttentionGraph
-from attnflow.tokens import Tokens
+from attnflow.options import ANSWER_METHODS
+from attnflow.tokens import Tokens, readable
 from attnflow.view import theme
-from attnflow.view.captions import METHOD_NAMES, addition, counted, format_score, title
+from attnflow.view.captions import (
+    METHOD_NAMES,
+    addition,
+    answers,
+    completed,
+    counted,
+    format_score,
+    reading,
+    scale_name,
+    title,
+)
 from attnflow.view.pieces import has_sign, headed, labels
 from attnflow.view.sentences import is_long, largest, sentences, units
+from attnflow.view.text import visible, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,11 +54,21 @@ EDGES_OF_MANY: Final = 120
 FAINTEST: Final = 0.02
 # A cell below 0 has a dash unless its colour is almost white.
 FAINTEST_DASH: Final = 0.08
+# The matrix of a generation has at most so many rows and columns.
+MOST_ROWS: Final = 60
+MOST_COLUMNS: Final = 60
+# From this many tokens on, colours are relative to the text's median, as on the page.
+MANY_TOKENS: Final = 100
+# On a relative scale the median has this place, and this share of tokens is told apart.
+MEDIAN_SHARE: Final = 0.3
+BELOW_TOP: Final = 0.98
 # With more tokens than this, the residual connections would hide the other edges of a graph.
 RESIDUALS_SEEN: Final = 40
 
 
-def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
+def heat_map(
+    explanation: Explanation, ax: Any = None, *, relative: bool | None = None
+) -> "tuple[Figure, Axes]":
     """Draw the scores of every layer over the tokens, or of one layer over an image's patches.
 
     Of a long text, the 24 sentences with the largest scores are drawn, a row each, with a column
@@ -57,9 +80,15 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     for the answer, and orange with a dash where they speak against it. A row has what the
     embeddings that enter a layer add; the colours are scaled to the first row.
 
+    The scores of many tokens often differ little beside those of a few, and rollout and flow of a
+    deep layer are almost the same everywhere. Relative colours show such differences: in each
+    layer, the median of the text has the same colour.
+
     Args:
         explanation: The explanation.
         ax: The axes to draw into. None makes a figure of a suitable size.
+        relative: Whether colours are relative to the median. None means those of 100 tokens or
+            more, and of a long text, are. Contributions and images never are.
 
     Returns:
         The figure and the axes.
@@ -69,20 +98,27 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     """
     signed = has_sign(explanation)
     if is_long(explanation):
-        return _sentence_map(explanation, ax)
+        return _sentence_map(explanation, ax, relative is not False and not signed)
     if explanation.grid is None:
-        usual = explanation.scores[~np.array(explanation.special, dtype=bool)]
-        figure, ax = layer_map(
-            explanation.layer_scores,
-            headed(explanation.pieces, explanation.tokens),
+        ordinary = ~np.array(explanation.special, dtype=bool)
+        usual = explanation.scores[ordinary]
+        if relative is None:
+            relative = len(explanation.tokens) >= MANY_TOKENS
+        relative = relative and not signed and bool(ordinary.any())
+        values = explanation.layer_scores
+        figure, ax = _layers(
+            relative_shares(values, ordinary) if relative else values,
+            headed(explanation.pieces, labels(explanation.pieces, numbered=False)),
             special=explanation.special,
             layer=explanation.layer,
             top=_top(abs(usual), abs(explanation.scores)) if signed else None,
             title=title(explanation),
+            scale=scale_name(explanation),
+            relative=relative,
             signed=signed,
             ax=ax,
         )
-        theme.set_footer(ax, _below(explanation))
+        theme.set_footer(ax, _below(explanation, relative=relative))
         return figure, ax
     values = explanation.map()
     rows, columns = values.shape
@@ -100,29 +136,72 @@ def heat_map(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
     image = _cells(ax, values, top, signed=signed)
     _finish_image(figure, ax, image, explanation)
     if beside is not None:
-        layer_map(
+        names = labels(explanation.pieces, numbered=False)
+        _layers(
             explanation.layer_scores[:, words],
-            [explanation.tokens[i] for i in words],
+            [names[i] for i in words],
             special=[explanation.special[i] for i in words],
             layer=explanation.layer,
             top=top,
             title="",
-            colour_bar=False,
+            scale=None,
             signed=signed,
             ax=beside,
         )
     return figure, ax
 
 
-def _sentence_map(explanation: Explanation, ax: Any) -> "tuple[Figure, Axes]":
+def relative_shares(
+    values: NDArray[np.float64], counted: NDArray[np.bool_], below_top: float = BELOW_TOP
+) -> NDArray[np.float64]:
+    """Return scores as shares of a scale on which the median of each layer has one place.
+
+    Args:
+        values: The scores, of shape (L, n).
+        counted: Which of the n tokens count for the median: those that are not special.
+        below_top: The share of tokens that are told apart; what exceeds them has the highest share.
+
+    Returns:
+        Shares from 0, for the lowest score of a layer, over 0.3, for the median, to 1, for what by
+        default only one token in fifty exceeds; of the same shape.
+
+    Example:
+        >>> scores = np.array([[0.1, 0.2, 0.3, 0.4, 0.9]])
+        >>> relative_shares(scores, np.array([True, True, True, True, False])).round(2)
+        array([[0.  , 0.2 , 0.53, 1.  , 1.  ]])
+    """
+    known = np.sort(values[:, counted], axis=1)
+    low, middle = known[:, :1], np.median(known, axis=1, keepdims=True)
+    top = known[:, [math.ceil(below_top * known.shape[1]) - 1]]
+
+    def share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
+        # Where nothing lies between, what is beyond is at the end of the scale.
+        ratio = np.divide(part, whole, out=np.sign(part), where=whole > 0)
+        clipped: NDArray[np.float64] = np.clip(ratio, 0.0, 1.0)
+        return clipped
+
+    above = MEDIAN_SHARE + (1.0 - MEDIAN_SHARE) * share(values - middle, top - middle)
+    below = MEDIAN_SHARE * (1.0 - share(middle - values, middle - low))
+    return np.where(values >= middle, above, below)
+
+
+def _sentence_map(explanation: Explanation, ax: Any, relative: bool) -> "tuple[Figure, Axes]":
     """Draw the largest sentences of a long text, a row each, over the layers."""
     shown, left_out = _largest(explanation)
     signed, values = has_sign(explanation), shown.layer_scores.T
     rows, columns = values.shape
     width = np.clip(0.24 * columns, 1.0, 7.0) + 0.063 * _longest(shown.tokens) + 1.2
-    figure, ax = theme.axes_of(ax, width, 0.22 * rows + 1.1)
+    made = ax is None
+    figure, ax = theme.axes_of(ax, width, 0.22 * rows + 1.7)
     sizes = abs(values) if signed else values
     top = _top(abs(shown.scores), sizes) if signed else _top(sizes)
+    if relative:
+        every = sentences(explanation)[0]
+        ordinary = ~np.array(every.special, dtype=bool)
+        kept = [every.spans.index(span) for span in shown.spans]
+        # The highest are what is drawn, so few of them may have the last colour.
+        apart = max(BELOW_TOP, 1.0 - 2.0 / max(1, int(ordinary.sum())))
+        values, top = relative_shares(every.layer_scores, ordinary, apart)[:, kept].T, 1.0
     image = _cells(ax, values, top, signed=signed, aspect="auto")
     if columns <= 60:
         _rule(ax, rows, columns, 0.6)
@@ -133,16 +212,17 @@ def _sentence_map(explanation: Explanation, ax: Any) -> "tuple[Figure, Axes]":
     _layer_ticks(ax.xaxis, range(1, columns + 1), room, offset=-1, bold=explanation.layer)
     if signed:
         theme.put_text(ax.xaxis.label, "entering layer", theme.SMALL_SIZE)
-    theme.set_title(ax, title(explanation))
-    theme.set_footer(ax, "\n".join(filter(None, [left_out, _below(explanation)])))
-    add_colour_bar(figure, image, ax, "contribution" if signed else "score")
+    wide = {"across": True} if made else {}
+    theme.set_title(ax, title(explanation), **wide)
+    theme.set_footer(ax, "\n".join([left_out, _below(explanation, relative=relative)]), **wide)
+    _named_scale(figure, image, ax, scale_name(explanation), relative=relative)
     return figure, ax
 
 
-def _largest(explanation: Explanation) -> tuple[Explanation, str]:
+def _largest(explanation: Explanation, most: int | None = None) -> tuple[Explanation, str]:
     """Return the largest sentences of a long text, and a line that says what is left out."""
     every = sentences(explanation)[0]
-    shown = largest(every, MOST_SENTENCES)
+    shown = largest(every, MOST_SENTENCES if most is None else integer(most, "most", least=1))
     count = len(every.tokens) - sum(every.special)
     told = counted(count, units(every).removesuffix("s"))
     order = "in the order of the text"
@@ -194,6 +274,33 @@ def layer_map(
         >>> [label.get_text() for label in axes.get_xticklabels()]
         ['the', 'keys']
     """
+    return _layers(
+        values,
+        readable(tokens),
+        special=special,
+        layer=layer,
+        top=top,
+        title=title,
+        scale=("against \u2190 \u2192 for" if signed else "score") if colour_bar else None,
+        signed=signed,
+        ax=ax,
+    )
+
+
+def _layers(
+    values: Any,
+    tokens: Sequence[str],
+    *,
+    special: Sequence[bool] | None,
+    layer: int | None,
+    top: float | None,
+    title: str | None,
+    scale: str | None,
+    relative: bool = False,
+    signed: bool,
+    ax: Any,
+) -> "tuple[Figure, Axes]":
+    """Draw what `layer_map` draws; scale is what the scale of colours is called, None without."""
     given = np.asarray(values)
     columns = len(tokens)
     if given.shape[1:] != (columns,) or given.size == 0 or given.dtype.kind not in "fiu":
@@ -207,11 +314,11 @@ def layer_map(
     ordinary = ~np.array(special or [False] * columns)
     figure, ax = theme.axes_of(
         ax,
-        np.clip(0.3 * columns + 1.7, 3.6, 13.0),
-        np.clip(0.24 * rows + 0.75 + _label_height(tokens), 1.9, 9.0),
+        np.clip(0.3 * columns + 1.7, 4.6, 13.0),
+        np.clip(0.24 * rows + 1.15 + _label_height(tokens), 1.9, 9.0),
     )
     sizes = abs(scores) if signed else scores
-    limit = _top(sizes[:, ordinary], sizes) if top is None else float(top)
+    limit = 1.0 if relative else _top(sizes[:, ordinary], sizes) if top is None else float(top)
     image = _cells(ax, scores, limit, signed=signed, aspect="auto")
     # Lines between the cells help as long as there are few cells.
     if columns <= 60 and rows <= 60:
@@ -225,9 +332,20 @@ def layer_map(
     theme.set_title(ax, title)
     if signed:
         theme.put_text(ax.yaxis.label, "entering layer", theme.SMALL_SIZE)
-    if colour_bar:
-        add_colour_bar(figure, image, ax, "contribution" if signed else "score")
+    if scale:
+        _named_scale(figure, image, ax, scale, relative=relative)
     return figure, ax
+
+
+def _named_scale(figure: Any, image: Any, ax: Any, text: str, *, relative: bool = False) -> None:
+    """Draw a scale of colours and what it shows; on a relative one say where the median is."""
+    # A line has room for so much beside axes of this height.
+    height = 72.0 * figure.get_figheight() * 0.5
+    room = max(16, int(height / (0.55 * theme.SMALL_SIZE)))
+    bar = add_colour_bar(figure, image, ax, "\n".join(wrap(text, room)))
+    if relative:
+        names = ["lowest", "median", "highest"]
+        theme.set_ticks(bar.ax.yaxis, [0.0, MEDIAN_SHARE, 1.0], names, theme.SMALL_SIZE)
 
 
 def attention_graph(
@@ -271,6 +389,7 @@ def attention_graph(
         3
     """
     array = weights.capacities if isinstance(weights, AttentionGraph) else np.asarray(weights)
+    tokens = readable(tokens)
     if array.ndim != 3 or array.shape[1] != array.shape[2] or array.dtype.kind not in "fiu":
         raise OptionError(f"weights has shape {array.shape}; expected numbers of shape (L, n, n)")
     count = array.shape[1]
@@ -365,101 +484,180 @@ def _layered(
     return figure, ax
 
 
-def token_bars(explanation: Explanation, ax: Any = None) -> "tuple[Figure, Axes]":
+class _Bar(NamedTuple):
+    """A bar of `token_bars`: "token", "special", "rest" or "bias", or the "sum" of the others."""
+
+    name: str
+    score: float
+    kind: str
+
+
+def token_bars(
+    explanation: Explanation, ax: Any = None, *, most: int | None = None
+) -> "tuple[Figure, Axes]":
     """Draw the scores of one layer as bars, one for each token, in the order of the text.
 
     Of a long text, they are the 24 sentences with the largest scores. Up to 40 tokens all have a
-    name beside their bar. With more, only the highest have. The bar of a
-    special token that scores higher than all others is cut off at the edge, with its score written
-    there.
+    name beside their bar. With more, only the highest have. The bar of a special token that scores
+    higher than all others is cut off at the edge, with its score written there.
+
+    Contributions reach to both sides: what speaks against the answer is hatched. Where every bar
+    has a name, what biases add and the answer's value follow, so that the bars add up.
 
     Args:
         explanation: The explanation.
         ax: The axes to draw into. None makes a figure of a suitable size.
+        most: Draw so many tokens with the largest scores, and one bar for what all others add.
+            None draws every token.
 
     Returns:
         The figure and the axes.
 
     Raises:
-        OptionError: If there are no tokens.
+        OptionError: If there are no tokens, or `most` is not an integer of 1 or more.
         MissingExtraError: If matplotlib is not installed.
     """
-    whole, left_out, most = explanation, "", 24
+    whole, left_out, width = explanation, "", 24
     if is_long(explanation):
-        explanation, left_out = _largest(explanation)
-        most = SENTENCE_LABEL
-    scores = explanation.scores
-    count = len(scores)
-    if count == 0:
+        explanation, left_out = _largest(explanation, most)
+        width = SENTENCE_LABEL
+    if len(explanation.tokens) == 0:
         raise OptionError("the explanation has no tokens; there is nothing to draw")
+    signed, made = has_sign(explanation), ax is None
+    bars = _bars(explanation, whole, None if left_out else most)
+    count = len(bars)
+    horizontal = len(explanation.tokens) <= HORIZONTAL_BARS or most is not None
+    if horizontal:
+        inches = 4.6 if width == 24 else 3.6 + 0.063 * _longest(explanation.tokens)
+        figure, ax = theme.axes_of(ax, inches, 0.19 * count + 1.0 + 0.45 * signed)
+        _horizontal_bars(ax, bars, explanation.method, width)
+    else:
+        bars = [bar for bar in bars if bar.kind in ("token", "special")]
+        figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 3.2 + 0.3 * signed)
+        _vertical_bars(ax, bars, explanation.method)
+    _few_ticks(ax.xaxis if horizontal else ax.yaxis)
+    if made:
+        wide = {"across": True} if left_out else {}
+        axis = ax.xaxis if horizontal else ax.yaxis
+        theme.put_text(axis.label, scale_name(explanation), theme.TEXT_SIZE)
+        theme.set_title(ax, title(whole), **wide)
+        theme.set_footer(ax, "\n".join(filter(None, [left_out, _below(whole)])), **wide)
+    return figure, ax
+
+
+def _bars(explanation: Explanation, whole: Explanation, most: int | None) -> list[_Bar]:
+    """Return the bars of the units of an explanation, which is of the largest ones of a whole."""
+    shown, scores, marks = explanation.pieces, explanation.scores, explanation.special
+    # The first sentence that is shown need not be the first of its segment.
+    names = list(shown.names) if explanation is not whole else headed(shown, labels(shown))
+    kept = list(range(len(names)))
     signed = has_sign(explanation)
-    ordinary = ~np.array(explanation.special, dtype=bool)
+    if most is not None and len(kept) > integer(most, "most", least=1):
+        # Special tokens, which say little to a reader, are among the others.
+        sizes = abs(scores) if signed else scores
+        order = sorted(kept, key=lambda i: (marks[i], -sizes[i]))
+        kept = sorted(order[:most])
+    bars = [_Bar(names[i], float(scores[i]), "special" if marks[i] else "token") for i in kept]
+    if not signed or whole.value is None:
+        return bars
+    total = float(whole.scores.sum())
+    others = total - sum(bar.score for bar in bars)
+    if len(bars) < len(names) or explanation is not whole:
+        usual = sum(not mark for mark in marks) - sum(bar.kind == "token" for bar in bars)
+        every = explanation is whole and usual == 0
+        bars.append(_Bar("special tokens" if every else "all others", others, "rest"))
+    parts = completed(whole, total)
+    bars += [_Bar(name, score, "bias") for name, score in parts[:-1]]
+    return [*bars, _Bar(*parts[-1], "sum")]
+
+
+def _looks(bars: Sequence[_Bar], method: str) -> tuple[float, float, dict[str, Any]]:
+    """Return the ends of the axis of bars, below and above 0, and the looks of the bars."""
+    scores = np.array([bar.score for bar in bars], dtype=np.float64)
+    signed = method in ANSWER_METHODS
+    usual = np.array([bar.kind == "token" for bar in bars])
     sizes = abs(scores) if signed else scores
-    top = _top(sizes[ordinary], sizes)
-    limit = 1.12 * top
+    top = _top(sizes[usual], sizes)
+    # A sum is shown in full, unless the tokens beside it would become too short to compare.
+    whole = max((abs(bar.score) for bar in bars if bar.kind == "sum"), default=0.0)
+    limit = 1.12 * (max(top, whole) if whole <= 3.0 * top else 1.5 * top)
     lowest = min(0.0, float(scores.min()))
     lowest = max(lowest, -limit) if signed else lowest
-    horizontal = count <= HORIZONTAL_BARS
-    if horizontal:
-        width = 4.6 if most == 24 else 3.6 + 0.063 * _longest(explanation.tokens)
-        figure, ax = theme.axes_of(ax, width, 0.19 * count + 0.8 + 0.35 * signed)
-    else:
-        figure, ax = theme.axes_of(ax, np.clip(0.045 * count + 2.0, 6.0, 13.0), 2.9 + 0.3 * signed)
-    colour = theme.FOR if signed else theme.style_of(explanation.method).colour
-    colours = np.where(signed & (scores < 0), theme.AGAINST, colour)
-    colours = np.where(ordinary, colours, theme.FAINT)
+    own = {"special": theme.FAINT, "rest": theme.FAINT, "bias": theme.FAINT, "sum": theme.INK}
+    colours = [
+        own.get(bar.kind, theme.FOR if bar.score >= 0 else theme.AGAINST)
+        if signed
+        else own.get(bar.kind, theme.style_of(method).colour)
+        for bar in bars
+    ]
     # What speaks against the answer is hatched, too, for those who see no difference in hue.
-    hatches = ["//////" if signed and score < 0 else "" for score in scores]
+    hatches = ["//////" if signed and bar.score < 0 and bar.kind != "sum" else "" for bar in bars]
     look = {"color": colours, "linewidth": 0, "hatch": hatches, "edgecolor": "white"}
-    shown = explanation.pieces
-    named = explanation.tokens if left_out else headed(shown, labels(shown))
-    names = [theme.label(name, most) for name in named]
-    limits = max(top, -float(scores.min()))
-    numbers = [format_score(float(score), limits, signed=signed) for score in scores]
+    return lowest, limit, look
+
+
+def _horizontal_bars(ax: Any, bars: Sequence[_Bar], method: str, width: int) -> None:
+    """Draw bars to the right of their names, and those below 0 to the left of the others."""
+    count, scores = len(bars), np.array([bar.score for bar in bars])
+    signed = method in ANSWER_METHODS
+    lowest, limit, look = _looks(bars, method)
+    clipped = np.clip(scores, lowest, limit)
+    ax.barh(np.arange(count), clipped, 0.72, **look)
+    theme.dress(ax, frame=["left"])
+    theme.set_ticks(ax.yaxis, range(count), [theme.label(bar.name, width) for bar in bars])
+    for text, bar in zip(ax.get_yticklabels(), bars, strict=True):
+        text.set_color(theme.INK if bar.kind in ("token", "sum") else theme.QUIET)
+        text.set_fontweight("bold" if bar.kind == "sum" else "normal")
+    ax.set_ylim(count - 0.4, -0.6)
+    # The numbers of bars to the left need room there, about 36 points.
+    share = 36.0 / max(108.0, theme.points(ax)[0] - 72.0)
+    room = share * (limit - lowest) if signed and lowest < 0 else -0.12 * lowest
+    ax.set_xlim(lowest - room, limit + max(share, 0.14) * (limit - lowest))
+    ax.tick_params(axis="y", length=0)
+    largest = float(abs(scores).max())
+    for i, bar in enumerate(bars):
+        number = format_score(bar.score, largest, signed=signed)
+        beyond = bar.score > limit or bar.score < lowest
+        # What is cut off has its score inside the bar. The score is beside all other bars.
+        left = beyond != (signed and bar.score < 0)
+        if beyond:
+            number = f"\u2190 {number}" if bar.score < 0 else f"{number} \u2192"
+        dark = theme.INK if bar.kind == "sum" or beyond else theme.QUIET
+        theme.annotate(
+            ax,
+            number,
+            (clipped[i], i),
+            (-3 if left else 3, 0),
+            ha="right" if left else "left",
+            va="center",
+            color="white" if beyond and bar.kind == "sum" else dark,
+        )
+    if signed:
+        ax.axvline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
+    parts = [i for i, bar in enumerate(bars) if bar.kind in ("rest", "bias", "sum")]
+    for place in {parts[0] - 0.5, count - 1.5} if parts else ():
+        ax.axhline(place, color=theme.FAINT, linewidth=0.6, zorder=1)
+
+
+def _vertical_bars(ax: Any, bars: Sequence[_Bar], method: str) -> None:
+    """Draw many bars in the order of the text, and name the highest."""
+    scores, signed = np.array([bar.score for bar in bars]), method in ANSWER_METHODS
+    lowest, limit, look = _looks(bars, method)
     clipped = np.clip(scores, lowest, limit)
     beyond = (scores > limit) | (scores < lowest)
-    if horizontal:
-        ax.barh(np.arange(count), clipped, 0.72, **look)
-        theme.dress(ax, frame=["left"])
-        theme.set_ticks(ax.yaxis, range(count), names)
-        ax.set_ylim(count - 0.4, -0.6)
-        # The numbers of bars to the left need room there.
-        room = 0.14 * (top - lowest) if signed and lowest < 0 else -0.12 * lowest
-        ax.set_xlim(lowest - room, 1.25 * top)
-        ax.tick_params(axis="y", length=0)
-        for i, number in enumerate(numbers):
-            # What is cut off has its score inside the bar. The score is beside all other bars.
-            left = bool(beyond[i]) != (signed and scores[i] < 0)
-            text = number
-            if beyond[i]:
-                text = f"\u2190 {number}" if scores[i] < 0 else f"{number} \u2192"
-            theme.annotate(
-                ax,
-                text,
-                (clipped[i], i),
-                (-3 if left else 3, 0),
-                ha="right" if left else "left",
-                va="center",
-                color=theme.INK if beyond[i] else theme.QUIET,
-            )
-    else:
-        ax.bar(np.arange(count), clipped, 0.9, **look)
-        theme.dress(ax, frame=["bottom"])
-        ax.set_xlim(-1.0, count)
-        ax.set_ylim(1.12 * lowest, 1.05 * limit)
-        for i in np.flatnonzero(beyond).tolist():
-            names[i] += f" {numbers[i]} \u2192"
-        _name_peaks(ax, names, np.where(ordinary | beyond, clipped, 0.0), both=signed)
-        theme.put_text(ax.xaxis.label, "token, in the order of the text", theme.TEXT_SIZE)
+    ax.bar(np.arange(len(bars)), clipped, 0.9, **look)
+    theme.dress(ax, frame=["bottom"])
+    ax.set_xlim(-1.0, len(bars))
+    ax.set_ylim(1.12 * lowest, 1.05 * limit)
+    largest = float(abs(scores).max())
+    names = [theme.label(bar.name) for bar in bars]
+    for i in np.flatnonzero(beyond).tolist():
+        names[i] += f" {format_score(scores[i], largest, signed=signed)} \u2192"
+    usual = np.array([bar.kind == "token" for bar in bars])
+    _name_peaks(ax, names, np.where(usual | beyond, clipped, 0.0), both=signed)
+    theme.put_text(ax.xaxis.label, "token, in the order of the text", theme.TEXT_SIZE)
     if signed:
-        zero = ax.axvline if horizontal else ax.axhline
-        zero(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
-    axis = ax.xaxis if horizontal else ax.yaxis
-    theme.put_text(axis.label, "contribution" if signed else "score", theme.TEXT_SIZE)
-    _few_ticks(axis)
-    theme.set_title(ax, title(whole))
-    theme.set_footer(ax, "\n".join(filter(None, [left_out, _below(whole)])))
-    return figure, ax
+        ax.axhline(0.0, color=theme.QUIET, linewidth=0.6, zorder=1)
 
 
 def comparison(
@@ -515,7 +713,7 @@ def comparison(
     ax.tick_params(length=0)
     _rule(ax, rows, 1, 2.0)
     theme.set_ticks(ax.yaxis, range(rows), [theme.label(name) for name in names])
-    _token_ticks(ax, first.tokens, abs(shares).max(axis=0), ordinary)
+    _token_ticks(ax, labels(first.pieces, numbered=False), abs(shares).max(axis=0), ordinary)
     if numbered:
         for (row, column), score in np.ndenumerate(scores):
             digits = format_score(float(score), float(tops[row]), signed=signs[row])
@@ -602,8 +800,66 @@ def correlation_over_layers(
     return figure, ax
 
 
+def generation_map(generation: Generation, ax: Any = None) -> "tuple[Figure, Axes]":
+    """Draw what each token that a model wrote came from: the `matrix` of a generation.
+
+    A row is a token of the answer, the first at the top, and a column a token that was there before
+    it: of the prompt, and after the line of the answer. Cells are grey where the column's token
+    was not written yet. Special tokens have no column. Of many columns those with the largest
+    scores are drawn, and of many rows the first.
+
+    Args:
+        generation: The generation, with the explanations of its tokens.
+        ax: The axes to draw into. None makes a figure of a suitable size.
+
+    Returns:
+        The figure and the axes.
+
+    Raises:
+        OptionError: If its tokens were not explained.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    whole = generation.whole
+    if whole is None or len(generation) == 0:
+        raise OptionError(
+            "the generation has no explanations of its tokens; expected some to draw a row each"
+        )
+    matrix = generation.matrix[:MOST_ROWS]
+    ordinary, signed = ~np.array(whole.special, dtype=bool), has_sign(whole)
+    # Special tokens, such as those of a chat template, often exceed all others.
+    usual = np.flatnonzero(ordinary if ordinary.any() else ~ordinary)
+    weight = np.nansum(abs(matrix[:, usual]), axis=0)
+    kept = usual[np.sort((-weight).argsort(kind="stable")[:MOST_COLUMNS])]
+    values, own = matrix[:, kept], np.array(generation.written, dtype=bool)[kept]
+    names = labels(whole.pieces, numbered=False)
+    rows, columns = values.shape
+    height = 0.19 * rows + 1.3 + _label_height(names)
+    figure, ax = theme.axes_of(ax, np.clip(0.2 * columns + 2.2, 4.6, 13.0), height)
+    sizes = abs(values) if signed else values
+    image = _cells(ax, values, _top(sizes), signed=signed, aspect="auto")
+    _rule(ax, rows, columns, 0.6)
+    peaks = np.nan_to_num(sizes).max(axis=0)
+    _token_ticks(ax, [names[i] for i in kept], peaks, ordinary[kept])
+    written = [one.target or "" for one in generation][:MOST_ROWS]
+    theme.set_ticks(ax.yaxis, range(rows), [theme.label(name.strip() or name) for name in written])
+    ax.tick_params(axis="y", length=0)
+    if own.any() and not own.all():
+        ax.axvline(float(np.argmax(own)) - 0.5, color=theme.INK, linewidth=1.0)
+    told = []
+    if columns < len(usual):
+        told.append(f"The {columns} of {len(usual)} columns with the largest scores.")
+    if len(usual) < len(names):
+        told.append("Special tokens are left out.")
+    if rows < len(generation):
+        told.append(f"The first {rows} of {len(generation)} tokens written.")
+    told.append("Right of the line: the answer itself. Grey: not written yet.")
+    theme.set_footer(ax, " ".join(told))
+    _named_scale(figure, image, ax, scale_name(whole))
+    return figure, ax
+
+
 def image_overlay(
-    explanation: Explanation, image: Any, ax: Any = None, *, alpha: float = 0.6
+    explanation: Explanation, image: Any, ax: Any = None, *, alpha: float = 0.5
 ) -> "tuple[Figure, Axes]":
     """Draw the scores of an image's patches over the image.
 
@@ -735,12 +991,21 @@ def _cells(
     return image
 
 
-def _below(explanation: Explanation) -> str:
-    """Return what is written below a figure: the sum of contributions, and the check's verdict."""
-    lines = [f"Sum: {addition(explanation)}"] if has_sign(explanation) else []
+def _below(explanation: Explanation, *, relative: bool = False) -> str:
+    """Return what is written below a figure: the answer, how to read it, and how sure it is."""
+    lines = [f"{name}: {value}" for name, value in answers(explanation)]
+    if has_sign(explanation):
+        lines.append(f"Sum: {addition(explanation)}")
+    lines.append(reading(explanation))
+    if relative:
+        lines.append(
+            "Colours are relative: in each layer the median of the text has the same colour, and "
+            "the few highest scores are equally dark."
+        )
     if explanation.check is not None:
         lines.append(explanation.check.sentences()[0])
-    return "\n".join(lines)
+    # A line break may be the token that is explained.
+    return "\n".join(visible(line, line_breaks=False) for line in lines)
 
 
 def _finish_image(figure: Any, ax: Any, image: Any, explanation: Explanation) -> None:
@@ -748,7 +1013,7 @@ def _finish_image(figure: Any, ax: Any, image: Any, explanation: Explanation) ->
     ax.set_yticks([])
     theme.set_title(ax, title(explanation))
     theme.set_footer(ax, _below(explanation))
-    add_colour_bar(figure, image, ax, "contribution" if has_sign(explanation) else "score")
+    _named_scale(figure, image, ax, scale_name(explanation))
 
 
 def _label_height(tokens: Sequence[str]) -> float:

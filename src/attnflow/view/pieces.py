@@ -3,13 +3,16 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from attnflow.explanation import Explanation
 from attnflow.fields import Segment
 from attnflow.options import ANSWER_METHODS
 from attnflow.segment import clusters
-from attnflow.tokens import Span, Tokens
+from attnflow.tokens import Span, Tokens, readable
+
+SPACE: Final = "\u2423"
+"""What is shown for a space, where a blank label would say nothing."""
 
 
 class Piece(NamedTuple):
@@ -39,7 +42,7 @@ def pieces(tokens: Tokens) -> list[Piece]:
         each segment before it. The piece of a token has no whitespace around it, unless the token
         is whitespace, and never ends within what a reader sees as one character.
     """
-    text, names = tokens.text, tokens.names
+    text, names = tokens.text, readable(tokens.names)
     placed: list[tuple[int, int, int]] = []
     named: dict[int, list[int]] = {}  # tokens without a span, by how many with one precede them
     for index, span in enumerate(_whole_spans(tokens)):
@@ -176,27 +179,36 @@ def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | Non
     return [None if score is None else max(lowest, score) / largest for score in scores]
 
 
-def labels(tokens: Tokens) -> list[str]:
+def labels(tokens: Tokens, *, numbered: bool = True) -> list[str]:
     """Return a name for each token that a reader recognises.
 
     Args:
         tokens: The tokens, such as the `pieces` of an explanation.
+        numbered: Whether tokens with equal names are numbered in their order.
 
     Returns:
-        The token's part of the text, or the tokenizer's name for it if that is empty. Tokens with
-        equal names are numbered in their order.
+        The token's part of the text, or its name if that is empty, without the marks by which a
+        vocabulary writes spaces and line breaks. A symbol stands for each space of a token that is
+        nothing else.
+
+    Example:
+        >>> tokens = Tokens("to be", ("to", "\u0120", "be"), ((0, 2), (2, 3), (3, 5)), (False,) * 3)
+        >>> labels(tokens)
+        ['to', '\u2423', 'be']
     """
     names = []
+    known = readable(tokens.names)
     for index, span in enumerate(_whole_spans(tokens)):
         part = "" if span is None else tokens.text[span[0] : span[1]]
-        own = tokens.names[index]
+        own = known[index]
         if span and any(
             one.name == own and one.start <= span[0] and span[1] <= one.end
             for one in tokens.segments
         ):
             part = own  # a whole segment goes by its name
-        names.append(part.strip() or part or own)
-    counts = Counter(names)
+        name = part.strip() or part or own
+        names.append(name if name.strip(" ") else SPACE * len(name))
+    counts = Counter(names if numbered else ())
     seen: Counter[str] = Counter()
     for index, name in enumerate(names):
         if counts[name] > 1:

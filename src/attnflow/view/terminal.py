@@ -21,7 +21,7 @@ from attnflow.view.captions import (
     title,
     verdict,
 )
-from attnflow.view.pieces import has_sign, labels, pieces, shades
+from attnflow.view.pieces import SPACE, has_sign, labels, pieces, shades
 from attnflow.view.sentences import WORDS, is_long, sentences, units
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
 from attnflow.view.text import cells, encodable, shorten, visible, wrap
@@ -347,10 +347,8 @@ def _width(explanation: Explanation, width: int) -> int:
 
 
 def _label(name: str, encoding: str) -> str:
-    if name.isspace() and "\n" not in name:
-        # A blank label beside a bar would say nothing.
-        space = "\u2423" if encodable("\u2423", encoding) else "_"
-        name = space * len(name)
+    if not encodable(SPACE, encoding):
+        name = name.replace(SPACE, "_")
     return visible(name, encoding, line_breaks=False)
 
 

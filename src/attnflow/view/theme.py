@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attnflow.errors import MissingExtraError, OptionError
 from attnflow.segment import clusters
+from attnflow.view.pieces import SPACE
 from attnflow.view.text import shorten, visible, wrap
 
 if TYPE_CHECKING:
@@ -167,13 +168,14 @@ def readable(share: float, *, signed: bool = False) -> str:
         signed: Whether it is the scale of scores with a sign, which does not become as dark.
 
     Returns:
-        A dark colour for the light half of the scale, white for the dark half.
+        A dark colour for the light part of the scale and white for the dark one, whichever has more
+        contrast: at least 4.1.
 
     Example:
         >>> readable(0.9)
         'white'
     """
-    return INK if not abs(share) > (0.72 if signed else 0.52) else "white"
+    return INK if not abs(share) > (0.86 if signed else 0.62) else "white"
 
 
 # ---- Text ----------------------------------------------------------------------------------------
@@ -201,8 +203,7 @@ def label(text: str, width: int = 24) -> str:
     """
     require()
     if text and not text.strip(" "):
-        # A blank label would say nothing.
-        text = "\u2423" * len(text)
+        text = SPACE * len(text)
     # Cut first: a token may have ten thousand characters.
     text = shorten(text, width)
     # Few fonts have Unicode's pictures of control characters, so these become escapes.
@@ -313,6 +314,41 @@ def put_text(artist: Any, text: str, size: float = TICK_SIZE, **more: Any) -> An
     return artist
 
 
+def measured(text: str, size: float, *, bold: bool = False) -> float:
+    """Return how wide a line of text is, in points.
+
+    Args:
+        text: What `label` returned.
+        size: The size in points.
+        bold: Whether it is bold.
+
+    Returns:
+        The width. That of the spaces at its ends counts.
+
+    Example:
+        >>> measured("keys", 10.0) < measured("keys", 10.0, bold=True) < measured("keys", 20.0)
+        True
+    """
+    # A space at an end has no extent of its own.
+    return _width(f"|{text}|", bold) * size - _width("||", bold) * size
+
+
+@functools.lru_cache(maxsize=4096)
+def _width(text: str, bold: bool) -> float:
+    """Return the width of a text of one point."""
+    figure = _ruler()
+    artist = put_text(figure.text(0, 0, " "), text, 100.0, weight="bold" if bold else "normal")
+    box = artist.get_window_extent(figure.canvas.get_renderer())
+    artist.remove()
+    return float(box.width) / 100.0
+
+
+@functools.lru_cache(maxsize=1)
+def _ruler() -> Any:
+    """Return a figure whose pixels are points."""
+    return new_figure(1, 1, dpi=72, layout=None)
+
+
 # ---- Figures -------------------------------------------------------------------------------------
 
 
@@ -413,40 +449,48 @@ def annotate(
     put_text(ax.annotate(" ", place, offset, textcoords="offset points"), text, SMALL_SIZE, **more)
 
 
-def set_title(ax: Any, text: str | None, size: float = TITLE_SIZE, **more: Any) -> None:
+def set_title(
+    ax: Any, text: str | None, size: float = TITLE_SIZE, *, across: bool = False, **more: Any
+) -> None:
     """Write a title above axes, at the left, on two lines if it is too long for one.
 
     Args:
         ax: The axes.
         text: The title; None writes none.
         size: The size in points.
+        across: Whether it begins at the figure's left edge, and may be as wide as the figure.
         **more: Other properties of the text.
     """
     if text is None:
         return
-    room = max(20, int(points(ax)[0] / (0.55 * size)))
+    width = 72.0 * ax.figure.get_figwidth() if across else points(ax)[0]
+    room = max(20, int(width / (0.55 * size)))
     line = label(text, 2 * room)
     if len(line) > room:
         cut = line.rfind(" ", 1, room + 1)
         cut = cut if cut > 0 else room
         line = f"{line[:cut]}\n{shorten(line[cut:].removeprefix(' '), room)}"
-    put_text(ax.set_title(" ", loc="left"), line, size, linespacing=1.15, **more)
+    title = ax.figure.suptitle(" ", x=0.01, ha="left") if across else ax.set_title(" ", loc="left")
+    put_text(title, line, size, linespacing=1.15, **more)
 
 
-def set_footer(ax: Any, text: str) -> None:
+def set_footer(ax: Any, text: str, *, across: bool = False) -> None:
     """Write a text below axes, at the left, under the label of the x axis.
 
     Args:
         ax: The axes.
         text: The text; empty writes none. It is broken into lines of the axes' width.
+        across: Whether it begins at the figure's left edge, and may be as wide as the figure.
     """
     if not text:
         return
-    room = max(30, int(points(ax)[0] / (0.58 * SMALL_SIZE)))
+    width = 72.0 * ax.figure.get_figwidth() if across else points(ax)[0]
+    room = max(30, int(width / (0.58 * SMALL_SIZE)))
     lines = [line for part in text.split("\n") for line in wrap(label(part, 400), room)]
-    above = ax.xaxis.label.get_text()
+    above = "" if across else ax.xaxis.label.get_text()
+    footer = ax.figure.supxlabel(" ", x=0.01, ha="left") if across else None
     put_text(
-        ax.set_xlabel(" ", loc="left"),
+        footer or ax.set_xlabel(" ", loc="left"),
         "\n".join([above, *lines] if above else lines),
         SMALL_SIZE,
         linespacing=1.3,
