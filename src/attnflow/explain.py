@@ -167,15 +167,17 @@ def explained(
     """
     finished = finish(tokens, scored, layer - 1, layer, options)
     text, seen = tokens.text, scored.scores.shape[1]
+    end = max((span[1] for span in tokens.spans[:seen] if span is not None), default=0)
     if until:
         trace = None if trace is None else trace.first(seen)
-        ends = [span[1] for span in tokens.spans[:seen] if span is not None]
-        text = text[: max(ends, default=0)]
+        text = text[:end]
     given: Mapping[str, Any] = {
         **details,
         "options": {
             **options.recorded(receptive_field=scored.relative),
             **details.get("options", {}),
+            # A causal position reads nothing after it, and a text may have been cut.
+            **({"read": end} if text[end:].strip() else {}),
         },
         "notes": (*finished.notes, *details.get("notes", ())),
     }

@@ -117,7 +117,8 @@ class Explanation:
         check: What blanking out each unit of this input does to the answer, if that was measured.
         prediction: What the model answered, if it answers.
         options: Every other option that the explanation was made with, a read-only mapping of
-            names to values that JSON can represent.
+            names to values that JSON can represent. "read" is how much of the text was read, in
+            characters, if the rest was written later, comes after the position, or was cut.
         saturation: For flow, the share of tokens, from 0 to 1, whose flow is the largest that any
             position could have. None for other methods.
         notes: Warnings, in words.

@@ -28,7 +28,7 @@ def test_it_prints_the_answer_and_its_sources(folder, capsys):
     status, out = printed(capsys, "--model", folder, "the keys to", "--max-new-tokens", "3")
     assert status == 0
     expected = chatter().generate("the keys to", max_new_tokens=3)
-    assert f"Answer: {expected.text.strip()}" in out.out
+    assert out.out.split("\n")[:2] == ["  The model wrote", f"  {expected.text.strip()}"]
     assert "the answer itself" in out.out
 
 

@@ -24,7 +24,7 @@ def test_the_table_has_the_scores_of_every_method():
 def test_the_command_prints_it_after_the_answer(capsys):
     assert main(["explain", TEXT, "--attention"]) == 0
     printed = capsys.readouterr().out
-    assert printed.index("Contributions to VBP (plural)") < printed.index("What attention says")
+    assert printed.index("VBP (plural), not VBZ (singular)") < printed.index("What attention says")
 
 
 def test_without_a_trace_it_says_so(capsys, monkeypatch):

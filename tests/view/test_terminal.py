@@ -517,16 +517,20 @@ def test_scores_have_as_many_digits_as_they_need():
 
 def test_contributions_begin_with_the_answer_and_end_with_what_they_add_up_to():
     lines = plain(contribute(notes=[])).splitlines()
-    assert lines[0].strip() == "Contributions to plural, not singular, models/tiny"
-    assert lines[2].strip() == "[CLS] The keys to the cabinet [SEP]"
-    rows = [line.split() for line in lines[4:9]]
+    shown = ["The model answers", "Plural, not singular", "It is 93 % sure \u00b7 models/tiny"]
+    assert [line.strip() for line in lines[:3]] == shown
+    assert " ".join(" ".join(lines[4:6]).split()) == (
+        "'keys' speaks most for it (+2.00 of +1.75 in all), 'cabinet' most against it (-1.00)."
+    )
+    assert lines[7].strip() == "[CLS] The keys to the cabinet [SEP]"
+    rows = [line.split() for line in lines[9:14]]
     assert [row[0] for row in rows] == ["keys", "cabinet", "The", "to", "the"]
     assert [row[1] for row in rows] == ["+2.00", "-1.00", "+0.50", "-0.12", "0.00"]
-    assert lines[9].strip() == "special tokens: [CLS] +0.25, [SEP] +0.25"
+    assert lines[14].strip() == "special tokens: [CLS] +0.25, [SEP] +0.25"
     total = "tokens +1.38, special tokens +0.50, biases -0.12, together +1.75"
-    assert lines[11].strip() == f"Sum: {total}"
-    assert lines[13].strip() == "Prediction: plural (93.0%)"
-    text = " ".join(" ".join(lines[14:]).split())
+    assert lines[16].strip() == f"Sum: {total}"
+    text = " ".join(" ".join(lines[17:]).split())
+    assert text.startswith("Check: Blank-out agrees")
     assert "logit of plural minus that of singular" in text
     assert " ".join(contribute().check.sentences()) in text
 
@@ -535,7 +539,8 @@ def test_bars_of_contributions_reach_to_both_sides_of_one_line():
     for encoding, block in (("utf-8", "█"), ("ascii", "#")):
         lines = plain(contribute(), encoding=encoding).splitlines()
         keys, cabinet = (
-            next(line for line in lines if name in line[:10]) for name in ("keys", "cabinet")
+            next(line for line in lines if line.split()[:1] == [name])
+            for name in ("keys", "cabinet")
         )
         zero = keys.index(block)
         assert len(cabinet.rstrip()) == zero
@@ -572,20 +577,58 @@ def test_signs_are_seen_by_hue_and_without_it():
 @pytest.mark.parametrize(
     ("task", "contrast", "expected"),
     [
-        ("classification", None, "to plural, not the other classes"),
-        ("image-classification", "dog", "to plural, not dog"),
-        ("causal-lm", None, "to 'plural', against the mean of all tokens"),
-        ("causal-lm", " is", "to 'plural', not 'is'"),
+        ("classification", None, "Plural, not the other classes"),
+        ("image-classification", "dog", "Plural, not dog"),
+        ("causal-lm", None, "'plural', against the mean of all tokens"),
+        ("causal-lm", " is", "'plural', not 'is'"),
     ],
 )
 def test_the_headline_says_what_the_answer_is_compared_with(task, contrast, expected):
     shown = contribute(task=task, contrast=contrast, model="")
-    assert plain(shown).splitlines()[0].strip() == f"Contributions {expected}"
+    assert plain(shown).splitlines()[1].strip() == expected
 
 
 def test_the_classes_of_the_verb_number_model_are_in_words():
     shown = contribute(model="verb_number", target="VBP", contrast=None)
-    assert "to VBP (plural), not VBZ (singular)" in plain(shown)
+    assert plain(shown).splitlines()[1].strip() == "VBP (plural), not VBZ (singular)"
+
+
+def test_an_answer_that_the_model_does_not_give_is_not_called_its_answer():
+    lines = plain(contribute(target="singular", contrast="plural")).splitlines()
+    assert [line.strip() for line in lines[:2]] == ["Explained", "Singular, not plural"]
+    assert "The model predicts plural and is 93 % sure" in lines[2]
+
+
+def test_a_terminal_says_the_same_about_an_answer_as_plain_text():
+    def words(shown):
+        return " ".join(shown.replace(": ", " ").split())  # a label has a colon only in plain text
+
+    written = words(ESCAPE.sub("", on_terminal(contribute())))
+    for block in plain(contribute()).split("\n\n"):
+        assert words(block) in written
+
+
+def test_an_ascii_terminal_gets_the_signs_of_the_answer_in_ascii():
+    shown = plain(contribute(), encoding="ascii")
+    assert shown.isascii()
+    assert "93 % sure - models/tiny" in shown
+    assert "\\x" not in shown
+
+
+@pytest.mark.parametrize("made", [contribute(), explained(TEXT[:23])])
+def test_what_was_not_read_is_marked_and_not_part_of_the_text(made):
+    for options, marked in (({}, False), ({"read": 23}, True), ({"read": 0}, True)):
+        one = dataclasses.replace(made, text=TEXT[:-1], options=options, trace=None)
+        for shown in (plain(one), ESCAPE.sub("", on_terminal(one))):
+            flat = " ".join(shown.replace("Not read:", "Not read").split())
+            assert ("Not read are on the table" in flat) is marked
+            assert ("cabinet are on the table" in flat) is not marked
+
+
+def test_text_that_is_long_and_was_not_read_is_cut():
+    text = "keys " + "x" * 10_000
+    one = dataclasses.replace(explained("keys"), text=text, options={"read": 4})
+    assert len(plain(one)) < 1500
 
 
 def test_what_was_left_out_or_is_wrong_is_a_part_of_the_sum():

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnflow.explanation import Explanation
 from attnflow.options import OPTIONS, unit_name
-from attnflow.view.pieces import has_sign, labels
+from attnflow.view.pieces import has_sign, labels, unread
 from attnflow.view.text import shorten, visible
 
 METHOD_NAMES = {
@@ -155,6 +155,9 @@ def gist(explanation: Explanation) -> str:
 def terms(explanation: Explanation) -> list[str]:
     """Return what has to be explained to a reader who does not know the model: tokens, classes."""
     found = []
+    rest = unread(explanation)
+    if rest:
+        found.append(f"The end of the text was not read for this answer: {shorten(rest, 80)!r}.")
     if class_names(explanation):
         found.append(VERB_NUMBER_TERM)
     first = explanation.tokens[0] if explanation.tokens else ""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from attnflow.explanation import Explanation
@@ -153,6 +154,45 @@ def _set_apart(shown: list[Piece], spans: Sequence[Span | None]) -> list[Piece]:
 def has_sign(explanation: Explanation) -> bool:
     """Return whether the sign of a score has a meaning: for the answer, or against it."""
     return explanation.method in ANSWER_METHODS
+
+
+def unread(explanation: Explanation) -> str:
+    """Return the end of the text that was not read; empty if all was.
+
+    It was written later, comes after the position explained, or was cut.
+    """
+    return explanation.text[_end(explanation) :].strip()
+
+
+def as_read(explanation: Explanation) -> Explanation:
+    """Return an explanation with its text as far as it was read, and without a trace.
+
+    Example:
+        >>> explanation = Explanation(
+        ...     tokens=["the", "keys"], scores=[0.5, 2.0], layer_scores=[[0.5, 2.0]],
+        ...     method="contribution", layer=1, position=1, text="the keys are", model="tiny",
+        ...     spans=[(0, 3), (4, 8)], special=[False, False], task="causal-lm", target=" are",
+        ...     value=2.5, bias=0.0, options={"read": 8},
+        ... )
+        >>> as_read(explanation).text, unread(explanation)
+        ('the keys', 'are')
+    """
+    end = _end(explanation)
+    return replace(
+        explanation,
+        text=explanation.text[:end],
+        segments=tuple(
+            one._replace(end=min(one.end, end)) for one in explanation.segments if one.start < end
+        ),
+        trace=None,
+    )
+
+
+def _end(explanation: Explanation) -> int:
+    end = explanation.options.get("read")
+    if not isinstance(end, int):
+        return len(explanation.text)
+    return max(end, *(span[1] for span in explanation.spans if span is not None), 0)
 
 
 def shades(explanation: Explanation, shown: Sequence[Piece]) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""An explanation in the terminal: the shaded text, the highest tokens, and the prediction.
+"""An explanation in the terminal: the answer, the shaded text, and the highest tokens.
 
 With rich on a terminal, tokens are shaded. Other streams get the same as plain text. Of a long text
 only the sentences with the largest scores are printed, a line each.
@@ -13,18 +13,22 @@ from attnflow.explanation import Explanation
 from attnflow.view.captions import (
     METHOD_NAMES,
     addition,
+    answer,
     answers,
+    certainty,
     counted,
     format_score,
+    gist,
     headline,
+    kicker,
     reading,
     title,
     verdict,
 )
-from attnflow.view.pieces import SPACE, has_sign, labels, pieces, shades
+from attnflow.view.pieces import SPACE, as_read, has_sign, labels, pieces, shades, unread
 from attnflow.view.sentences import WORDS, is_long, sentences, units
 from attnflow.view.stream import ACCENT, console_for, encoding_of, width_of
-from attnflow.view.text import cells, encodable, shorten, visible, wrap
+from attnflow.view.text import cells, encodable, shorten, transliterated, visible, wrap
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,6 +49,9 @@ WIDEST_OF_LONG = 160
 
 WIDEST_BAR = 32
 """The longest bar, in cells."""
+
+MOST_UNREAD = 200
+"""How many characters are shown of text that was not read."""
 
 # A sequential scale of one hue, from dark to bright. It works for every kind of colour vision
 # because lightness carries the order. A terminal does not say whether its background is dark or
@@ -107,30 +114,39 @@ def render(
     sign = has_sign(explanation)
 
     def shown(text: str, style: str = "") -> Text:
-        return Text(visible(text, encoding, line_breaks=False), style, overflow="fold")
+        return Text(own(text, encoding), style, overflow="fold")
 
     def indented(*parts: Text) -> Padding:
         return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, margin))
 
-    heading = Text.assemble(
-        (METHOD_NAMES[explanation.method], "bold"),
-        "  ",
-        shown(headline(explanation), "" if sign else "dim"),
-    )
+    def fact(name: str, value: Text) -> Padding:
+        return indented(Text(f"{name}  ", "dim"), value)
+
+    if sign:
+        heading = [
+            indented(shown(kicker(explanation), "dim")),
+            indented(shown(answer(explanation), "bold")),
+            indented(shown(certainty(explanation), "dim")),
+            Text(),
+            indented(shown(gist(explanation))),
+        ]
+    else:
+        name = Text(METHOD_NAMES[explanation.method], "bold")
+        heading = [indented(name, Text("  "), shown(headline(explanation), "dim"))]
+    rest = [fact(name, shown(value)) for name, value in _unread(explanation)]
     lines: list[Any] = [
-        indented(heading),
+        *heading,
         Text(),
         *([] if long else [shaded(explanation, margin, encoding, colour=colour), Text()]),
+        *([*rest, Text()] if rest else []),
         *bars(explanation, width - 2 * margin, margin, encoding),
+        Text(),
     ]
-    lines.append(Text())
-    facts = [
-        indented(Text(f"{name}  ", "dim"), shown(value, "bold"))
-        for name, value in (("Sum", addition(explanation)), *answers(explanation))
-        if value
-    ]
+    facts = [fact(name, shown(value, "bold")) for name, value in _facts(explanation) if value]
     lines += [*facts, Text()] if facts else []
-    how = shown(reading(explanation), "dim")
+    for name, value in _checked(explanation):
+        lines += [fact(name, shown(value)), Text()]
+    how = shown(_how(explanation), "dim")
     if long:
         pass  # nothing is shaded
     elif colour:
@@ -145,11 +161,37 @@ def render(
     if sign and not long:
         how.append(" Those are underlined.", "dim")
     lines.append(indented(how))
-    if explanation.check is not None:
-        lines += [Text(), indented(Text("Check  ", "bold"), shown(verdict(explanation)))]
     for note in explanation.notes:
         lines += [Text(), indented(Text("Note  ", "bold #d97706"), shown(note))]
     return Group(*lines)
+
+
+def own(text: str, encoding: str) -> str:
+    """Return a line that attnflow wrote, as a terminal of this encoding can show it."""
+    return visible(transliterated(text, encoding), encoding, line_breaks=False)
+
+
+def _unread(explanation: Explanation) -> list[tuple[str, str]]:
+    rest = unread(explanation)
+    return [("Not read", shorten(rest, MOST_UNREAD))] if rest else []
+
+
+def _facts(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return the names and values of what stands below the bars."""
+    if has_sign(explanation):
+        return [("Sum", addition(explanation))]
+    return answers(explanation)
+
+
+def _checked(explanation: Explanation) -> list[tuple[str, str]]:
+    return [] if explanation.check is None else [("Check", verdict(explanation))]
+
+
+def _how(explanation: Explanation) -> str:
+    """Return how to read the scores. What an answer is made of has no other headline."""
+    name = f"{METHOD_NAMES[explanation.method]}: " if has_sign(explanation) else ""
+    how = reading(explanation)
+    return name + (how[:1].lower() + how[1:] if name else how)
 
 
 def shaded(explanation: Explanation, margin: int, encoding: str, *, colour: bool) -> "Padding":
@@ -166,6 +208,7 @@ def shaded(explanation: Explanation, margin: int, encoding: str, *, colour: bool
     from rich.text import Text
 
     text = Text(overflow="fold")
+    explanation = as_read(explanation)
     parts = pieces(explanation.pieces)
     for piece, shade in zip(parts, shades(explanation, parts), strict=True):
         content = visible(piece.text, encoding)
@@ -218,24 +261,34 @@ def render_plain(explanation: Explanation, *, width: int = 80, encoding: str = "
     Returns:
         Lines of text.
     """
-    width, long, shown = _width(explanation, width), is_long(explanation), explanation.pieces
+    width, long = _width(explanation, width), is_long(explanation)
     margin = "  " if width >= 20 else ""
     room = max(1, width - len(margin))
 
     def paragraph(text: str, *, line_breaks: bool = False) -> list[str]:
-        shown = visible(text, encoding, line_breaks=line_breaks)
+        shown = visible(text, encoding, line_breaks=True) if line_breaks else own(text, encoding)
         return [f"{margin}{line}".rstrip() for line in wrap(shown, room)]
 
+    if has_sign(explanation):
+        lines = (kicker(explanation), answer(explanation), certainty(explanation))
+        heading = [[line for text in lines for line in paragraph(text)]]
+        heading.append(paragraph(gist(explanation)))
+    else:
+        heading = [paragraph(title(explanation))]
+    text = "" if long else "".join(piece.text for piece in pieces(as_read(explanation).pieces))
     rows, remarks = chart(explanation, room, encoding, cells)
     drawn = [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
     blocks = [
-        paragraph(title(explanation)),
-        paragraph("" if long else "".join(piece.text for piece in pieces(shown)), line_breaks=True),
+        *heading,
+        paragraph(text, line_breaks=True) if text else [],
+        *(paragraph(f"{name}: {value}") for name, value in _unread(explanation)),
         drawn + [line for remark in remarks for line in paragraph(remark)],
-        paragraph(f"Sum: {addition(explanation)}") if has_sign(explanation) else [],
-        [line for name, value in answers(explanation) for line in paragraph(f"{name}: {value}")],
-        paragraph(reading(explanation)),
-        paragraph(f"Check: {verdict(explanation)}") if explanation.check is not None else [],
+        *(
+            paragraph(f"{name}: {value}")
+            for name, value in (*_facts(explanation), *_checked(explanation))
+            if value
+        ),
+        paragraph(_how(explanation)),
         *(paragraph(f"Note: {note}") for note in explanation.notes),
     ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"

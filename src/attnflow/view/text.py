@@ -11,6 +11,7 @@ from html import escape
 
 from attnflow.segment import clusters
 
+_IN_ASCII = {"\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}
 # These change the direction of everything that follows on the line.
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -94,16 +95,18 @@ def transliterated(text: str, encoding: str) -> str:
         encoding: The encoding's name.
 
     Returns:
-        The text. Where the encoding lacks a character of it, a plus-minus sign is written "+-", and
-        other characters that are missing as escapes.
+        The text. Where the encoding lacks a character of it, signs that attnflow writes by itself
+        are in ASCII, and other characters that are missing are escapes.
 
     Example:
-        >>> transliterated("0.5 ±0.1", "ascii")
-        '0.5 +-0.1'
+        >>> transliterated("0.5 ±0.1 · a long na…", "ascii")
+        '0.5 +-0.1 - a long na...'
     """
     if encodable(text, encoding):
         return text
-    return text.replace("\u00b1", "+-").encode(encoding, "backslashreplace").decode(encoding)
+    for sign, plain in _IN_ASCII.items():
+        text = text.replace(sign, plain)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def cells(text: str) -> int:

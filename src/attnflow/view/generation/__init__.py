@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attnflow.view.widget import GenerationWidget
 
 ITSELF: Final = "the answer itself"
+WROTE: Final = "The model wrote"
 NOTHING: Final = "The model wrote nothing: it ended its answer at once."
 # How many new tokens a terminal lists, with how many sources each.
 MOST_STEPS: Final = 40
@@ -184,6 +185,10 @@ def ending(generation: Generation) -> str:
     return f"The model did not end its answer: max_new_tokens is {most}."
 
 
+def _gist(generation: Generation) -> str:
+    return captions.gist(_by_sentence(sources(generation)))
+
+
 def _notes(generation: Generation) -> list[str]:
     return [note for note in (ending(generation), *_whole(generation).notes) if note]
 
@@ -230,7 +235,7 @@ def render_plain(generation: Generation, *, width: int = 80, encoding: str = "ut
     room = max(1, width - len(margin))
 
     def paragraph(text: str, *, line_breaks: bool = False) -> list[str]:
-        shown = visible(text, encoding, line_breaks=line_breaks)
+        shown = visible(text, encoding) if line_breaks else terminal.own(text, encoding)
         return [f"{margin}{line}".rstrip() for line in wrap(shown, room)]
 
     if generation.whole is None:
@@ -238,11 +243,13 @@ def render_plain(generation: Generation, *, width: int = 80, encoding: str = "ut
     rows, remarks = terminal.chart(folded(generation), room, encoding, cells)
     total, messages = addition(generation), by_message(generation)
     blocks = [
-        paragraph(title(generation)),
+        paragraph(WROTE)
+        + paragraph(generation.text.strip(), line_breaks=True)
+        + paragraph(title(generation)),
+        *([paragraph(_gist(generation))] if has_sign(generation.whole) else []),
         paragraph(f"Prompt: {generation.prompt.rstrip()}", line_breaks=True)
         if generation.prompt and not is_long(sources(generation))
         else [],
-        paragraph(f"Answer: {generation.text.strip()}", line_breaks=True),
         [f"{margin}{label}{number}  {bar}".rstrip() for label, number, bar in rows]
         + [line for remark in remarks for line in paragraph(remark)],
         paragraph(f"Sum: {total}") if total else [],
@@ -276,20 +283,21 @@ def render(
     def indented(*parts: Any) -> Padding:
         return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, margin))
 
-    def shown(text: str, *, line_breaks: bool = False) -> str:
-        return visible(text, encoding, line_breaks=line_breaks)
+    def shown(text: str) -> str:
+        return terminal.own(text, encoding)
 
     prompt = sources(generation)
     lines: list[Any] = [
-        indented((shown(title(generation)), "bold")),
+        indented((WROTE, "dim")),
+        indented((visible(generation.text.strip(), encoding), "bold")),
+        indented((shown(title(generation)), "dim")),
         Text(),
+        *([indented(shown(_gist(generation))), Text()] if has_sign(prompt) else []),
         *(
             []
             if is_long(prompt)
             else [terminal.shaded(prompt, margin, encoding, colour=colour), Text()]
         ),
-        indented((shown(generation.text.strip(), line_breaks=True), "bold")),
-        Text(),
         *terminal.bars(folded(generation), room, margin, encoding),
         Text(),
     ]
