@@ -1,12 +1,15 @@
-"""The progress bar of all commands."""
+"""What all commands show on a terminal while they work: a progress bar, or what takes a while."""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 Item = TypeVar("Item")
 
@@ -21,6 +24,7 @@ class Progress:
         title: What is being done: "explaining".
         unit: What is counted: "rows".
         seconds_between_lines: How often to print a line where there is no bar; None prints none.
+        bar: Whether there may be a bar.
 
     Example:
         >>> with Progress("explaining", "rows") as progress:
@@ -29,9 +33,15 @@ class Progress:
     """
 
     def __init__(
-        self, title: str, unit: str = "", *, seconds_between_lines: float | None = 60.0
+        self,
+        title: str,
+        unit: str = "",
+        *,
+        seconds_between_lines: float | None = 60.0,
+        bar: bool = True,
     ) -> None:
         self.title, self.unit = title, unit
+        self._may_draw = bar
         self._pause = seconds_between_lines
         self._first: int | None = None
         self._begun = self._said = 0.0
@@ -40,10 +50,10 @@ class Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
+        if self._may_draw and sys.stderr.isatty():
             self._bar = _rich_bar(self)
         if self._bar is not None:
-            self._bar.start()
+            self._start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -76,6 +86,25 @@ class Progress:
             left = "" if self._ends is None else f"about {self.clock()} left"
             print(", ".join([count, self.status(left, note)]), file=sys.stderr, flush=True)
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Hide the bar for a while, if standard output goes to a terminal, too."""
+        if self._bar is None or not sys.stdout.isatty():
+            yield
+            return
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._start()
+
+    def _start(self) -> None:
+        try:
+            self._bar.start()
+        except BaseException:  # Ctrl-C, while it is drawn for the first time
+            self._bar.stop()
+            raise
+
     def status(self, left: str, note: str) -> str:
         """Return the rate, the time left and a note, as far as they are known."""
         rate = f"{self._rate:.1f} a second" if self._rate else ""
@@ -92,10 +121,37 @@ class Progress:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal what takes a while, for as long as it does.
+
+    Args:
+        what: What it is: "loading torch".
+
+    Example:
+        >>> with waiting("counting"):
+        ...     total = sum(range(1000))
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    try:
+        from rich.console import Console
+    except ImportError:
+        yield
+        return
+    # A spinner of ASCII, which every terminal has.
+    with Console(stderr=True).status(what, spinner="line"):
+        yield
+
+
 def track(
     items: Iterable[Item], title: str, unit: str = "", total: int | None = None
 ) -> Iterator[Item]:
     """Pass items on, and show how many there were.
+
+    What is done with an item may print it. On a terminal that standard output goes to, nothing is
+    shown meanwhile; and nothing at all if it goes to a pipe, whose reader may print at any time.
 
     Args:
         items: The items.
@@ -107,11 +163,19 @@ def track(
         >>> list(track("abc", "spelling", "letters", 3))
         ['a', 'b', 'c']
     """
-    with Progress(title, unit) as progress:
+    with Progress(title, unit, bar=not _is_pipe(sys.stdout)) as progress:
         progress.update(0, total)
         for done, item in enumerate(items, start=1):
-            yield item
+            with progress.hidden():
+                yield item
             progress.update(done, total)
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # a stream in memory
+        return False
 
 
 def _rich_bar(progress: Progress) -> Any:
@@ -129,7 +193,8 @@ def _rich_bar(progress: Progress) -> Any:
         max_refresh = None
 
         def render(self, task: Any) -> Any:
-            return Text(progress.status(f"left: {progress.clock()}", task.fields["note"]))
+            shown = progress.status(f"left: {progress.clock()}", task.fields["note"])
+            return Text(shown, no_wrap=True, overflow="ellipsis")
 
     bar = rich.Progress(
         rich.TextColumn("{task.description}", markup=False),
