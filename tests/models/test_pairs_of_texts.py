@@ -480,7 +480,7 @@ def test_the_command_line_explains_a_pair(folder, explainer, capsys, monkeypatch
     [
         (["a text", "--tab-pairs"], "", "--tab-pairs reads pairs from standard input"),
         (["--tab-pairs", "--pair", "a"], "", "--tab-pairs reads pairs from standard input"),
-        (["--tab-pairs"], "the keys\ta\nthe keys", "text 2: 0 tabs"),
+        (["--tab-pairs"], "the keys\ta\nthe keys", "line 2: 0 tabs"),
         (["--attentions", "x", "--pair", "a"], "", "--pair needs a model"),
         (["the keys", "--pair", " "], "", "the second text of the pair is empty"),
     ],

@@ -438,7 +438,9 @@ def test_lines_of_standard_input_give_lines_of_json_in_their_order(saved):
         check=True,
     )
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line["text"] for line in lines] == [text for text in texts if text]
+    assert [line.get("text", "") for line in lines] == texts
+    error = {"number": 2, "kind": "empty", "message": "the text is empty"}
+    assert lines[1] == {"error": error}
     assert result.stderr == ""
 
 

@@ -323,10 +323,7 @@ def run(args: argparse.Namespace) -> int:
         found = running.result()
     saved = [path for path in files if path is not None]
     for path in saved:
-        try:
-            found.save(path)
-        except OSError as error:
-            raise OptionError(f"{path} cannot be written: {error.strerror}") from error
+        shared.save(found, path)
     if args.json:
         record = found.to_dict(per_text=False) if isinstance(found, Evaluation) else found.to_dict()
         print(json.dumps(record, ensure_ascii=False, allow_nan=False, indent=1))

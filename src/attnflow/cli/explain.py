@@ -1,5 +1,12 @@
 """Say which tokens a model's answer for a text came from.
 
+A text that cannot be explained does not stop the others: an error says why, and the exit status is
+1. With --json, line N of the output is about line N of standard input. Where there is no
+explanation, it is
+  {"error": {"number": N, "kind": "invalid", "message": "byte 5 of the line is not UTF-8"}}
+The kind is "empty" for a blank line, which is not a failure, "invalid" for one that cannot be
+explained, and "interrupted" for one that Ctrl-C came before.
+
 Examples:
   attnflow explain "the keys to the cabinet"
   attnflow explain --model ./my-classifier "a film that is hard to forget"
@@ -19,21 +26,35 @@ Without the model, from what attnflow run --keep attentions stored, or from any 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnflow.cli import options
-from attnflow.errors import MissingExtraError, OptionError, TextError
+from attnflow.errors import AttnflowError, MissingExtraError, OptionError, TextError
 from attnflow.explanation import Explanation
 from attnflow.formats import check_path, endings
 from attnflow.io.progress import track
-from attnflow.io.records import read_records
-from attnflow.options import OPTIONS
+from attnflow.io.records import EMPTY, TEXT_COLUMNS, read_records, text_of
+from attnflow.options import OPTIONS, Options
 
 if TYPE_CHECKING:
     from attnflow.dataset import TextAttention
+    from attnflow.models import Explainer
+
+
+class Fault(NamedTuple):
+    """Why a text has no explanation.
+
+    Attributes:
+        kind: "empty" for a blank line, "interrupted" for what Ctrl-C came before, else "invalid".
+        message: The reason.
+    """
+
+    kind: str
+    message: str
 
 
 # What has no meaning without a model.
@@ -112,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
         args: The parsed options.
 
     Returns:
-        The exit status: 0, or 130 if Ctrl-C came before the last text was done.
+        The exit status: 0, 1 if a text could not be explained, or none was there, or 130 if Ctrl-C
+        came before the last was done.
 
     Raises:
         AttnflowError: If the model, a text or an option is not valid.
@@ -126,35 +148,124 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None:
             raise OptionError(f"--{name} goes with --attentions, which was not given")
     inputs = _inputs(args)
-    _check_files(args, len(inputs))
-    # Loading torch takes seconds, so everything above comes first.
-    explainer = options.load(args)
-    explained = explainer.explain_each(inputs, **options.given_options(args))
-    return _show(explained, len(inputs), args)
+    faults = {i: one for i, one in enumerate(inputs) if isinstance(one, Fault)}
+    items = {i: one for i, one in enumerate(inputs) if i not in faults}
+    if not args.json and all(fault.kind == "empty" for fault in faults.values()) and not items:
+        raise TextError("standard input has no text; expected one text a line")
+    _check_files(args, len(items))
+    explained: Iterable[tuple[int, Explanation | Fault]] = ()
+    if items:
+        # Loading torch takes seconds, so everything above comes first.
+        explainer, given = options.load(args), options.given_options(args)
+        explainer.chosen(Options(**given))
+        explained = _explained(explainer, items, given)
+    return _show(chain(faults.items(), explained), len(inputs), args)
+
+
+def _explained(
+    explainer: "Explainer", items: dict[int, Any], given: dict[str, Any]
+) -> Iterator[tuple[int, Explanation | Fault]]:
+    """Explain inputs. Where one fails, halves of the rest are, until it is by itself."""
+    numbers, left = list(items), dict(items)
+    try:
+        for place, explanation in explainer.explain_each(list(items.values()), **given):
+            del left[numbers[place]]
+            yield numbers[place], explanation
+    except AttnflowError as error:
+        if len(items) == 1:
+            yield numbers[0], Fault("invalid", options.with_flags(str(error)))
+            return
+        numbers = list(left)
+        half = len(numbers) // 2
+        for part in filter(None, (numbers[:half], numbers[half:])):
+            yield from _explained(explainer, {number: left[number] for number in part}, given)
 
 
 def _show(
-    explanations: Iterable[tuple[int, Explanation]], count: int, args: argparse.Namespace
+    results: Iterable[tuple[int, Explanation | Fault]], count: int, args: argparse.Namespace
 ) -> int:
-    """Print explanations in the order of their texts, with a progress bar if there are many."""
+    """Print results in the order of their texts, with a progress bar if there are many."""
     if count > 1:
-        explanations = track(explanations, "explaining", "texts", count)
-    done: dict[int, Explanation] = {}
-    printed = 0
+        results = track(results, "explaining", "texts", count)
+    done: dict[int, Explanation | Fault] = {}
+    printer = _Printer(args, count)
     try:
-        for index, explanation in explanations:
-            done[index] = explanation
-            while printed in done:
-                printed += 1
-                _print(done.pop(printed - 1), args)
+        for index, result in results:
+            done[index] = result
+            while printer.next in done:
+                printer.print(done.pop(printer.next))
     except KeyboardInterrupt:
         # Short texts run first, so some after the first missing one may be done.
-        for index in sorted(done):
-            _print(done[index], args)
-        finished = printed + len(done)
+        finished = printer.next + len(done)
+        missing = Fault("interrupted", "Ctrl-C came before the text was explained")
+        for index in range(printer.next, max(done, default=-1) + 1):
+            printer.print(done.get(index, missing))
         print(f"attnflow: interrupted after {finished} of {count} texts", file=sys.stderr)
         return 130
-    return 0
+    return printer.end()
+
+
+class _Printer:
+    """Prints explanations and faults, one after the other.
+
+    Attributes:
+        next: The index of the text that comes next.
+    """
+
+    def __init__(self, args: argparse.Namespace, count: int) -> None:
+        self.next = 0
+        self._args, self._count = args, count
+        self._explained = 0
+        self._invalid: list[str] = []
+
+    def print(self, result: Explanation | Fault) -> None:
+        """Print what there is of the next text."""
+        self.next += 1
+        if isinstance(result, Explanation):
+            self._explained += 1
+            self._print(result)
+            return
+        if self._args.json:
+            error = {"number": self.next, **result._asdict()}
+            print(json.dumps({"error": error}, ensure_ascii=False), flush=True)
+        if result.kind == "invalid":
+            self._invalid.append(f"{self._where()}{result.message}")
+            if not self._args.json:
+                self._say(self._invalid[-1])
+
+    def end(self) -> int:
+        """Say how many have failed, if the output says which, and return the exit status."""
+        failed = len(self._invalid)
+        if failed and self._args.json:
+            more = f" ({failed} of {self._count} have such an error)" if failed > 1 else ""
+            self._say(f"{self._invalid[0]}{more}")
+        return 1 if failed or not self._explained else 0
+
+    def _print(self, explanation: Explanation) -> None:
+        args = self._args
+        saved = [path for path in (args.output, args.html, args.png) if path is not None]
+        for path in saved:
+            options.save(explanation, path)
+        if args.json:
+            print(json.dumps(explanation.to_dict(), ensure_ascii=False), flush=True)
+            return
+        if self._explained > 1:
+            print()
+        if args.output is None:
+            explanation.show()
+        if args.attention:
+            _show_attention(explanation)
+        sys.stdout.flush()
+        for path in saved:
+            print(f"saved {path}", file=sys.stderr)
+
+    def _where(self) -> str:
+        if not self._args.text and self._args.attentions is None:
+            return f"standard input, line {self.next}: "
+        return f"text {self.next}: " if self._count > 1 else ""
+
+    def _say(self, message: str) -> None:
+        print(f"attnflow: error: {message}", file=sys.stderr)
 
 
 def _stored(args: argparse.Namespace) -> "Sequence[TextAttention]":
@@ -215,47 +326,40 @@ def _inputs(args: argparse.Namespace) -> list[Any]:
     """Return the texts, or pairs of texts."""
     if not args.tab_pairs:
         texts = args.text or _standard_input()
-        return texts if args.pair is None else [(text, args.pair) for text in texts]
+        if args.pair is None:
+            return texts
+        return [text if isinstance(text, Fault) else (text, args.pair) for text in texts]
     if args.text or args.pair is not None:
         given = "a text" if args.text else "--pair"
         raise OptionError(f"--tab-pairs reads pairs from standard input, and {given} was given")
-    pairs = [tuple(line.split("\t")) for line in _standard_input()]
-    for number, pair in enumerate(pairs, start=1):
-        if len(pair) != 2:
-            raise TextError(
-                f"standard input, text {number}: {len(pair) - 1} tabs; --tab-pairs expects two "
-                "texts with one tab between them"
-            )
-    return pairs
+    return _standard_input(pairs=True)
 
 
-def _standard_input() -> list[str]:
+def _standard_input(*, pairs: bool = False) -> list[Any]:
+    """Return the text of each line, or the pair of texts, or why there is none."""
     if sys.stdin.isatty():
         raise TextError("no text was given; write one after the options, or pipe some in")
-    texts = []
-    for number, values, fault in read_records("-", "text"):
-        if fault is not None:
-            raise TextError(f"standard input, line {number}: {fault}")
-        if values["text"].strip():
-            texts.append(values["text"])
-    if not texts:
-        raise TextError("standard input has no text; expected one text a line")
-    return texts
+    found: list[Any] = []
+    for _, values, fault in read_records("-"):
+        try:
+            if fault is not None:
+                raise ValueError(fault)
+            text = text_of(values, TEXT_COLUMNS)
+            found.append(_pair(text) if pairs else text)
+        except ValueError as error:
+            found.append(Fault("empty" if str(error) in EMPTY else "invalid", str(error)))
+    if not found:
+        raise TextError("standard input is empty; expected one text a line")
+    return found
 
 
-def _print(explanation: Explanation, args: argparse.Namespace) -> None:
-    saved = [path for path in (args.output, args.html, args.png) if path is not None]
-    for path in saved:
-        explanation.save(path)
-    if args.json:
-        print(json.dumps(explanation.to_dict(), ensure_ascii=False), flush=True)
-        return
-    if args.output is None:
-        explanation.show()
-    if args.attention:
-        _show_attention(explanation)
-    for path in saved:
-        print(f"saved {path}", file=sys.stderr)
+def _pair(line: str) -> tuple[str, ...]:
+    pair = tuple(line.split("\t"))
+    if len(pair) != 2:
+        raise ValueError(
+            f"{len(pair) - 1} tabs; --tab-pairs expects two texts with one tab between them"
+        )
+    return pair
 
 
 def _show_attention(explanation: Explanation) -> None:

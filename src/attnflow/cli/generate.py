@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         generation = explainer.generate(prompt, progress=bars.update, **given)
     saved = [path for path in (args.output, args.html) if path is not None]
     for path in saved:
-        generation.save(path)
+        options.save(generation, path)
     if args.json:
         print(json.dumps(generation.to_dict(), ensure_ascii=False), flush=True)
         return 0
@@ -121,7 +121,10 @@ def _prompt(args: argparse.Namespace) -> Any:
     if text is None:
         if sys.stdin.isatty():
             raise TextError("no prompt was given; write one after the options, or pipe one in")
-        text = sys.stdin.read().removesuffix("\n")
+        try:
+            text = sys.stdin.read().removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise TextError(f"standard input is not UTF-8: {error.reason}") from error
     if not args.chat:
         return text
     messages = [{"role": "user", "content": text}]

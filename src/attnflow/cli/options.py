@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import shlex
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attnflow.errors import OptionError
+from attnflow.io.progress import waiting
 from attnflow.models import Explainer
 from attnflow.models.load import TASKS
 from attnflow.options import OPTIONS, Option, Switch
@@ -174,9 +178,34 @@ def load(args: argparse.Namespace) -> Explainer:
         AttnflowError: If it cannot be loaded.
     """
     model = shipped() if args.model is None else args.model
+    import_torch()
     return Explainer.from_pretrained(
         model, task=args.task, device=args.device, allow_pickle=args.allow_pickle
     )
+
+
+def import_torch() -> None:
+    """Import torch and transformers, which takes seconds, and say so on a terminal meanwhile."""
+    with suppress(ImportError), waiting("loading torch and transformers"):
+        # What is not installed is said when the model is loaded.
+        importlib.import_module("torch")
+        importlib.import_module("transformers")
+
+
+def save(result: Any, path: Path) -> None:
+    """Save a result to a file.
+
+    Args:
+        result: What to save, which has a method `save`.
+        path: The file.
+
+    Raises:
+        OptionError: If it cannot be written.
+    """
+    try:
+        result.save(path)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def shipped() -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnflow.checks import integer
-from attnflow.cli.options import shipped
+from attnflow.cli.options import import_torch, shipped
 from attnflow.errors import AttnflowError, OptionError
 from attnflow.formats import check_path, without_nan
 from attnflow.io.files import write_whole
@@ -99,6 +99,7 @@ def _check_files(*paths: Path, flag: str = "--data") -> None:
 
 def _load(args: argparse.Namespace) -> "Explainer":
     # Importing torch takes seconds, so everything else is checked first.
+    import_torch()
     from attnflow.models import Explainer
 
     return Explainer.from_pretrained(args.model or shipped(), device=args.device)

@@ -45,6 +45,9 @@ ENDINGS: Final = {
 TEXT_COLUMNS: Final = ("text", "sentence")
 """The columns that hold the texts by default, the first that there is."""
 
+EMPTY: Final = ("the line is empty", "the text is empty")
+"""The faults of what has no text at all."""
+
 _PARQUET: Final = "PAR1"
 # The first line of text within this many lines tells the format of a file.
 _LINES_AHEAD: Final = 1000
@@ -236,7 +239,7 @@ def _line_record(number: int, line: str, format: str) -> Record:
 
 def _json_values(line: str) -> dict[str, Any]:
     if not line.strip():
-        raise ValueError("the line is empty")
+        raise ValueError(EMPTY[0])
     try:
         found = json.loads(line)
     except RecursionError:
@@ -265,7 +268,7 @@ def _table_records(lines: Lines, *, tabs: bool) -> Iterator[Record]:
     header: list[str] = []
     for number, row, fault in _csv_rows(lines.lines, tabs):
         if fault is None and len(row) < 2 and not "".join(row).strip():
-            fault = "the line is empty"
+            fault = EMPTY[0]
         elif not header:
             fault = fault or _header_fault(row, tabs)
             if fault is not None:
@@ -490,7 +493,7 @@ def text_of(values: Mapping[str, Any], names: Iterable[str]) -> str:
     if not isinstance(text, str):
         raise ValueError(f"there is no string {' or '.join(map(repr, names))}")
     if not text.strip():
-        raise ValueError("the text is empty")
+        raise ValueError(EMPTY[1])
     if has_surrogates(text):
         raise ValueError("the text has a lone surrogate, which is not valid UTF-8")
     if "\0" in text:
