@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 def _run(argv: Sequence[str] | None) -> int:
     parser = _Parser(
         prog="attnflow",
-        description="From which input tokens did this embedding get its information?",
+        description="Which inputs did the answer of a Transformer come from?",
     )
     parser.add_argument("--version", action="version", version=f"attnflow {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
