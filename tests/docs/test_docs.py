@@ -2,8 +2,8 @@
 
 import doctest
 import json
-import re
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -141,7 +141,7 @@ def test_the_explanation_in_the_documentation_is_what_the_shipped_model_gives():
 
 
 def said(output):
-    """Return what an output says in words, without sizes of files: machines differ by a few bytes."""
+    """Return what an output says in words, without the sizes of files, which machines change."""
     stream = output["output_type"] == "stream"
     return re.sub(
         r"\d+ kB", "kB", "".join(output["text"] if stream else output["data"]["text/plain"])
