@@ -18,7 +18,6 @@ inline bool has(const Word* set, std::size_t i) {
 }
 inline void insert(Word* set, std::size_t i) { set[i / word_bits] |= Word{1} << (i % word_bits); }
 inline void erase(Word* set, std::size_t i) { set[i / word_bits] &= ~(Word{1} << (i % word_bits)); }
-inline void assign(Word* set, std::size_t i, bool value) { value ? insert(set, i) : erase(set, i); }
 
 // The first member of a word that is not empty.
 inline std::size_t lowest(Word word) { return static_cast<std::size_t>(std::countr_zero(word)); }

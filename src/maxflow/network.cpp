@@ -1,6 +1,9 @@
 #include "network.hpp"
 
 #include <algorithm>
+#include <bit>
+
+#include "vector.hpp"
 
 namespace maxflow {
 namespace {
@@ -17,22 +20,22 @@ Network::Network(std::size_t n, std::vector<const Amount*> layers, Watch* watch)
     out_.assign(L * n, 0);
     in_.assign(n, 0);
     others_.assign(L * n * words_, 0);
+    heavy_.assign(L * n * words_, 0);
+    std::size_t existing = 0, heavy = 0;
 
     for (std::size_t l = 1; l <= L; ++l) {
         for (std::size_t k = 0; k < n; ++k) {
             if (k % word_bits == 0 && watch && watch->stopped()) return;
             const Amount* from = row(l, k);
-            Word* bits = others_.data() + ((l - 1) * n + k) * words_;
             Amount sum = 0;
+            for (std::size_t m = 0; m < n; ++m) sum = capped_sum(sum, from[m]);
+            const std::size_t at = ((l - 1) * n + k) * words_;
+            Word* bits = others_.data() + at;
+            above(0, from, n, 0, words_, bits);
+            above(sum / 4096, from, n, 0, words_, heavy_.data() + at);
             for (std::size_t w = 0; w < words_; ++w) {
-                const std::size_t m0 = w * word_bits;
-                const std::size_t m1 = std::min(n, m0 + word_bits);
-                Word word = 0;
-                for (std::size_t m = m0; m < m1; ++m) {
-                    word |= Word{from[m] > 0} << (m - m0);
-                    sum = capped_sum(sum, from[m]);
-                }
-                bits[w] = word;
+                existing += static_cast<std::size_t>(std::popcount(bits[w]));
+                heavy += static_cast<std::size_t>(std::popcount(heavy_[at + w]));
             }
             erase(bits, k);
             for (std::size_t w = k / word_bits; w < words_ && causal_; ++w) {
@@ -46,6 +49,7 @@ Network::Network(std::size_t n, std::vector<const Amount*> layers, Watch* watch)
             }
         }
     }
+    few_heavy_ = heavy < existing / 4;
     for (std::size_t k = 0; k < n; ++k) {
         const Amount* from = row(1, k);
         for (std::size_t t = 0; t < n; ++t) in_[t] = capped_sum(in_[t], from[t]);

@@ -21,7 +21,7 @@ constexpr Amount unlimited = Amount{1} << 61;
 // (l - 1, m) has capacity `row(l, k)[m]`. The matrices belong to the caller and must outlive the
 // network, which does not copy them. All solvers share what is derived from them here and do not
 // change it:
-//   - which edges exist, one bit an edge;
+//   - which edges exist and which are heavy, one bit an edge each;
 //   - diagonals, row sums of every layer and column sums of the first.
 class Network {
    public:
@@ -36,6 +36,10 @@ class Network {
     // True where no edge goes from a position to a later one, in any layer.
     bool causal() const { return causal_; }
 
+    // An edge is heavy if it has more than a 4096th of what leaves its node. Where rows are sharply
+    // peaked, less than a quarter of the edges are heavy.
+    bool few_heavy() const { return few_heavy_; }
+
     const Amount* row(std::size_t l, std::size_t k) const { return layers_[l - 1] + k * n_; }
     const Amount* diagonal(std::size_t l) const { return diagonals_.data() + (l - 1) * n_; }
     // The smallest diagonal entry of each position over layers 2 .. l.
@@ -44,6 +48,9 @@ class Network {
     const Word* others(std::size_t l, std::size_t k) const {
         return others_.data() + ((l - 1) * n_ + k) * words_;
     }
+    const Word* heavy(std::size_t l, std::size_t k) const {
+        return heavy_.data() + ((l - 1) * n_ + k) * words_;
+    }
     Amount out(std::size_t l, std::size_t k) const { return out_[(l - 1) * n_ + k]; }
     Amount in(std::size_t t) const { return in_[t]; }
 
@@ -51,12 +58,14 @@ class Network {
     std::size_t n_;
     std::size_t words_;
     bool causal_ = true;
+    bool few_heavy_ = false;
     std::vector<const Amount*> layers_;
     std::vector<Amount> diagonals_;
     std::vector<Amount> spare_;
     std::vector<Amount> out_;
     std::vector<Amount> in_;
     std::vector<Word> others_;
+    std::vector<Word> heavy_;
 };
 
 // The columns of the matrices, contiguous, for a few tokens at a time. A cache line of a row holds

@@ -49,10 +49,12 @@ Amount Solver::flow(std::size_t top, std::size_t s, std::size_t t, Amount bound)
     Amount total = columns(bound);
     if (total == bound) return total;
     if (!open()) return total;
-    total += rows(bound - total);
-    if (total < bound) {
+    for (heavy_ = net_.few_heavy();; heavy_ = false) {
+        total += rows(bound - total);
+        if (total == bound) break;
         link();
         while (total < bound && !stopped() && search()) total += block(bound - total);
+        if (!heavy_ || total == bound) break;
     }
     undo();
     return total;
@@ -68,6 +70,7 @@ Cut Solver::cut(std::size_t top, std::size_t s, std::size_t t) {
         begin(top, s, t, 0, n_);
         cut.value = columns(bound);
         if (!open()) return cut;
+        heavy_ = false;
         cut.value += rows(bound - cut.value);
         link();
         while (!stopped() && search()) cut.value += block(bound - cut.value);
@@ -166,8 +169,7 @@ bool Solver::open() {
     const std::size_t width = std::min(n_, high_word_ * word_bits) - first;
     std::fill_n(&spare_[first], width, Amount{0});
     for (std::size_t l = top_; l >= 2; --l) {
-        positive(source_.left(l), n_, low_word_, high_word_, source_.open(l));
-        fill(&alive_[set(l - 1)], words_, low_, high_);
+        above(0, source_.left(l), n_, low_word_, high_word_, source_.open(l));
         if (l == top_) continue;
         // What a column carries here: what it carried and received above, less what it sent on.
         fall(&spare_[first], own_.left(l) + first, net_.diagonal(l) + first,
@@ -177,13 +179,13 @@ bool Solver::open() {
         own_.left(l)[s_] = net_.diagonal(l)[s_];
         own_.left(l)[t_] = net_.diagonal(l)[t_];
         spare_[s_] = spare_[t_] = 0;
-        positive(own_.left(l), n_, low_word_, high_word_, own_.open(l));
-        positive(sink_.left(l), n_, low_word_, high_word_, sink_.open(l));
+        above(0, own_.left(l), n_, low_word_, high_word_, own_.open(l));
+        above(0, sink_.left(l), n_, low_word_, high_word_, sink_.open(l));
         erase(own_.open(l), s_);
         erase(own_.open(l), t_);
     }
     Word* last = &alive_[set(1)];
-    positive(sink_.left(1), n_, low_word_, high_word_, last);
+    above(0, sink_.left(1), n_, low_word_, high_word_, last);
     // Layers are copied when they are first needed. After that, `undo` restores the copies.
     for (; copied_ + 1 < top_; ++copied_) {
         if (stopped()) return false;
@@ -201,6 +203,7 @@ bool Solver::open() {
 // first, for the same reason as the short falls in `columns`.
 Amount Solver::rows(Amount limit) {
     Amount total = 0;
+    for (std::size_t l = 2; l < top_; ++l) fill(&alive_[set(l)], words_, low_, high_);
     for (std::size_t l = 2; l <= top_ && total < limit && !stopped(); ++l) {
         const Amount want = source_down(l, limit - total);
         if (want == 0) continue;
@@ -257,15 +260,16 @@ Amount Solver::descend(std::size_t l, std::size_t k, Amount want) {
         }
         Amount* row = &others_[l][k * n_];
         Word* open = &others_open_[edges(l, k)];
+        const Word* heavy = net_.heavy(l, k);
         const Word not_token = ~(Word{1} << (t_ % word_bits));
         for (std::size_t w = low_word_; w < high_word_ && left > 0; ++w) {
-            const Word allowed = w == t_ / word_bits ? not_token : ~Word{0};
+            Word allowed = w == t_ / word_bits ? not_token : ~Word{0};
+            if (heavy_) allowed &= heavy[w];
             while (left > 0) {
                 const Word can = open[w] & below[w] & allowed;
                 if (!can) break;
                 const std::size_t m = w * word_bits + lowest(can);
-                const Amount before = row[m];
-                if (send(row[m], open, m, m) > 0) touch(l, k, m, before);
+                if (send(row[m], open, m, m) > 0) touch(l, k, m);
             }
         }
     }
@@ -282,12 +286,13 @@ void Solver::link() {
         smaller(own_.left(l), net_.diagonal(l), n_, low_word_, high_word_, own_.back(l));
         smaller(sink_.left(l), column(l, t_), n_, low_word_, high_word_, sink_.back(l));
         erase(sink_.back(l), s_);
-        clear(&fed_[set(l)], words_);
+        if (!linked_) clear(&fed_[set(l)], words_);
     }
     for (const Touch& e : touched_) {
         insert(&others_back_[edges(e.l, e.m)], e.k);
         insert(&fed_[set(e.l)], e.m);
     }
+    touched_.clear();
     linked_ = true;
 }
 
@@ -322,7 +327,8 @@ bool Solver::search() {
                     const std::size_t k = w * word_bits + lowest(members);
                     members &= members - 1;
                     if (k == s_) continue;
-                    if (take(to, unseen, &others_open_[edges(l, k)], nullptr, words_) &&
+                    if (take(to, unseen, &others_open_[edges(l, k)],
+                             heavy_ ? net_.heavy(l, k) : nullptr, words_) &&
                         empty(unseen, words_)) {
                         break;
                     }
@@ -361,108 +367,182 @@ bool Solver::search() {
     }
 }
 
+// Leaves in the sets of `search` only those nodes from which a shortest path leads to the token, so
+// that `block` does not try the others.
+void Solver::prune() {
+    for (std::size_t b = turns_ + 1; b-- > 0;) {
+        for (std::size_t l = 1; l < top_; ++l) {
+            Word* const nodes = reached(b, l);
+            if (b == turns_ && l == 1) {
+                for (std::size_t w = 0; w < words_; ++w) nodes[w] &= alive_[set(1) + w];
+                continue;
+            }
+            const Word* const down = reached(b, l - 1);
+            const Word* const up = reached(b + 1, l + 1);
+            const bool falls = l > 1, rises = b < turns_ && l + 1 < top_;
+            const bool token_down = falls && has(down, t_);
+            const bool source_up = rises && has(up, s_);
+            for (std::size_t w = low_word_; w < high_word_; ++w) {
+                Word kept = 0;
+                if (falls) {
+                    kept |= own_.open(l)[w] & down[w];
+                    if (token_down) kept |= sink_.open(l)[w];
+                }
+                if (rises) {
+                    kept |= own_.back(l + 1)[w] & up[w];
+                    if (source_up) kept |= source_.back(l + 1)[w];
+                }
+                for (Word left = nodes[w] & ~kept; left; left &= left - 1) {
+                    const std::size_t k = w * word_bits + lowest(left);
+                    bool good = false;
+                    if (falls && k == s_) {
+                        good = meet(source_.open(l), down, words_);
+                    } else if (falls) {
+                        const Word* open = &others_open_[edges(l, k)];
+                        const Word* mask = heavy_ ? net_.heavy(l, k) : open;
+                        for (std::size_t v = low_word_; v < high_word_ && !good; ++v) {
+                            Word can = open[v] & mask[v] & down[v];
+                            if (v == t_ / word_bits) can &= ~(Word{1} << (t_ % word_bits));
+                            good = can != 0;
+                        }
+                    }
+                    if (rises && !good) {
+                        good = k == t_ ? meet(sink_.back(l + 1), up, words_)
+                                       : meet(&others_back_[edges(l + 1, k)], up, words_);
+                    }
+                    if (good) kept |= left & -left;
+                }
+                nodes[w] &= kept;
+            }
+        }
+    }
+}
+
 // A blocking flow over the paths that `search` found. Like `descend`, but paths may be long, so it
 // has its own stack instead of recursion.
 Amount Solver::block(Amount want) {
-    const auto visit = [&](std::size_t turns, std::size_t l, std::size_t k, Amount ask) {
-        Visit& v = visits_.emplace_back();
-        v.turns = static_cast<std::uint32_t>(turns);
-        v.l = static_cast<std::uint32_t>(l);
-        v.k = static_cast<std::uint32_t>(k);
-        v.want = v.left = ask;
+    prune();
+    if (visits_.size() < top_ + 2 * turns_) visits_.resize(top_ + 2 * turns_);
+    Visit* v = visits_.data();
+    const auto enter = [&](std::size_t turns, std::size_t l, std::size_t k, Amount ask) {
+        v->turns = static_cast<std::uint32_t>(turns);
+        v->l = static_cast<std::uint32_t>(l);
+        v->k = static_cast<std::uint32_t>(k);
+        v->word = static_cast<std::uint32_t>(low_word_);
+        v->light = false;
+        v->want = v->left = ask;
     };
-    visits_.clear();
-    visit(0, top_, s_, want);
+    enter(0, top_, s_, want);
     for (;;) {
-        Visit& v = visits_.back();
-        if (v.l == 1 && v.turns == turns_) v.left -= deliver(1, v.k, v.left);
-        if (v.left > 0 && advance(v)) {
-            visit(v.turns + !v.forward, v.forward ? v.l - 1 : v.l + 1, v.next,
-                  std::min(v.left, v.room));
-            continue;
+        while (v->left > 0 && advance(*v)) {
+            const Amount ask = std::min(v->left, v->room);
+            const std::size_t next = v->next, turns = v->turns + !v->down;
+            const std::size_t l = v->down ? v->l - 1 : v->l + 1;
+            if (l == 1 && turns == turns_) {
+                push(*v, deliver(1, next, ask));
+            } else {
+                ++v;
+                enter(turns, l, next, ask);
+            }
         }
-        if (v.left > 0) erase(reached(v.turns, v.l), v.k);
-        const Amount sent = v.want - v.left;
-        visits_.pop_back();
-        if (visits_.empty()) return sent;
-        Visit& from = visits_.back();
-        from.left -= sent;
-        if (sent > 0) push(from, sent);
+        if (v->left > 0) erase(reached(v->turns, v->l), v->k);
+        const Amount sent = v->want - v->left;
+        if (v == visits_.data()) return sent;
+        --v;
+        push(*v, sent);
     }
 }
 
 // Sets the visit's next edge towards the token, and what that edge can take.
-bool Solver::advance(Visit& v) {
+inline bool Solver::advance(Visit& v) {
     const std::size_t l = v.l, k = v.k;
-    const auto choose = [&](bool forward, std::size_t next) {
-        v.forward = forward;
+    const auto down = [&](std::size_t next, const Edge& edge, bool other) {
+        v.down = true;
+        v.other = other;
         v.next = static_cast<std::uint32_t>(next);
-        v.room =
-            forward ? edge(l, k, next).left : net_.row(l + 1, next)[k] - edge(l + 1, next, k).left;
+        v.edge = edge;
+        v.room = *edge.left;
         return true;
     };
-    // The first position that is in both sets, n if there is none. The bits `apart` of the word
-    // that holds the token are ignored.
-    const auto first = [&](const Word* a, const Word* b, Word apart = 0) {
+    const auto up = [&](std::size_t next, const Edge& edge) {
+        v.down = v.other = false;
+        v.next = static_cast<std::uint32_t>(next);
+        v.edge = edge;
+        v.room = net_.row(l + 1, next)[k] - *edge.left;
+        return true;
+    };
+    // The first position that is in both sets, n if there is none.
+    const auto first = [&](const Word* a, const Word* b) {
         for (std::size_t w = low_word_; w < high_word_; ++w) {
-            const Word both = a[w] & b[w] & (w == t_ / word_bits ? ~apart : ~Word{0});
-            if (both) return w * word_bits + lowest(both);
+            if (a[w] & b[w]) return w * word_bits + lowest(a[w] & b[w]);
         }
         return n_;
     };
-    std::size_t next = n_;
     if (l >= 2) {
-        const Word* to = reached(v.turns, l - 1);
-        if (k == s_) {
-            next = first(source_.open(l), to);
-        } else if (has(own_.open(l), k) && has(to, k)) {
-            next = k;
-        } else if (has(sink_.open(l), k) && has(to, t_)) {
-            next = t_;
-        } else {
-            next = first(&others_open_[edges(l, k)], to, Word{1} << (t_ % word_bits));
+        const Word* to = v.turns == turns_ && l == 2 ? &alive_[set(1)] : reached(v.turns, l - 1);
+        const bool source = k == s_;
+        if (!source && has(own_.open(l), k) && has(to, k)) return down(k, edge(own_, l, k), false);
+        if (!source && has(sink_.open(l), k) && has(to, t_)) {
+            return down(t_, edge(sink_, l, k), false);
         }
-        if (next < n_) return choose(true, next);
-    }
-    if (v.turns < turns_ && l + 1 < top_) {
-        const Word* to = reached(v.turns + 1, l + 1);
-        if (has(to, s_) && has(source_.back(l + 1), k)) {
-            next = s_;
-        } else if (k == t_) {
-            next = first(sink_.back(l + 1), to);
-        } else if (has(to, k) && has(own_.back(l + 1), k)) {
-            next = k;
-        } else {
-            next = first(&others_back_[edges(l + 1, k)], to);
+        const Word* const open = source ? source_.open(l) : &others_open_[edges(l, k)];
+        const Word not_token = source ? ~Word{0} : ~(Word{1} << (t_ % word_bits));
+        for (;;) {
+            const Word* const mask = v.light ? open : net_.heavy(l, k);
+            for (; v.word < high_word_; ++v.word) {
+                Word can = open[v.word] & to[v.word] & mask[v.word];
+                if (v.word == t_ / word_bits) can &= not_token;
+                if (!can) continue;
+                const std::size_t m = v.word * word_bits + lowest(can);
+                return source ? down(m, edge(source_, l, m), false) : down(m, other(l, k, m), true);
+            }
+            if (v.light || (heavy_ && !source)) break;
+            v.light = true;
+            v.word = static_cast<std::uint32_t>(low_word_);
         }
-        if (next < n_) return choose(false, next);
     }
-    return false;
+    if (v.turns == turns_ || l + 1 >= top_) return false;
+    const Word* to = reached(v.turns + 1, l + 1);
+    if (has(to, s_) && has(source_.back(l + 1), k)) return up(s_, edge(source_, l + 1, k));
+    if (k == t_) {
+        const std::size_t next = first(sink_.back(l + 1), to);
+        return next < n_ && up(next, edge(sink_, l + 1, next));
+    }
+    if (has(to, k) && has(own_.back(l + 1), k)) return up(k, edge(own_, l + 1, k));
+    const std::size_t next = first(&others_back_[edges(l + 1, k)], to);
+    return next < n_ && up(next, other(l + 1, next, k));
 }
 
 // Sends `amount` along the visit's edge, or takes it back from there.
-void Solver::push(const Visit& v, Amount amount) {
-    const std::size_t l = v.forward ? v.l : v.l + 1;
-    const std::size_t k = v.forward ? v.k : v.next;
-    const std::size_t m = v.forward ? v.next : v.k;
-    const bool back = v.forward || amount < v.room;
-    const Edge e = edge(l, k, m);
-    if (is_other(k, m)) {
-        touch(l, k, m, e.left);
-        if (back) insert(&fed_[set(l)], m);
+inline void Solver::push(Visit& v, Amount amount) {
+    if (amount == 0) return;
+    v.left -= amount;
+    const Edge& e = v.edge;
+    if (v.down) {
+        *e.left -= amount;
+        if (amount == v.room) *e.open &= ~e.open_bit;
+        *e.back |= e.back_bit;
+        if (v.other) insert(&fed_[set(v.l)], v.next);
+    } else {
+        *e.left += amount;
+        *e.open |= e.open_bit;
+        if (amount == v.room) *e.back &= ~e.back_bit;
     }
-    e.left += v.forward ? -amount : amount;
-    assign(e.open, e.open_at, !v.forward || amount < v.room);
-    assign(e.back, e.back_at, back);
 }
 
-// Restores `others_`, backwards, so that the first value of an edge is the last one written.
+// Restores `others_`.
 void Solver::undo() {
-    for (std::size_t i = touched_.size(); i-- > 0;) {
-        const Touch& e = touched_[i];
-        others_[e.l][e.k * n_ + e.m] = e.before;
-        insert(&others_open_[edges(e.l, e.k)], e.m);
-        if (linked_) erase(&others_back_[edges(e.l, e.m)], e.k);
+    const auto restore = [&](std::size_t l, std::size_t k, std::size_t m) {
+        others_[l][k * n_ + m] = net_.row(l, k)[m];
+        insert(&others_open_[edges(l, k)], m);
+    };
+    for (const Touch& e : touched_) restore(e.l, e.k, e.m);
+    for (std::size_t l = 2; l < top_ && linked_; ++l) {
+        each(&fed_[set(l)], [&](std::size_t m) {
+            Word* const back = &others_back_[edges(l, m)];
+            each(back, [&](std::size_t k) { restore(l, k, m); });
+            clear(back, words_);
+        });
     }
     touched_.clear();
 }

@@ -31,8 +31,12 @@ struct Cut {
 //      rows, so "the open edges of this node to nodes still alive" is one AND of a few words, and a
 //      node that cannot deliver any more is removed from its layer by clearing one bit.
 //   4. Only then are reverse edges recorded, and further blocking flows found along shortest
-//      augmenting paths (`search`, `block`). Sets make the search cheap, too: one row of a dense
-//      graph reaches nearly the whole next layer.
+//      augmenting paths (`search`, `prune`, `block`). Sets make the search cheap, too: one row of a
+//      dense graph reaches nearly the whole next layer.
+//   5. Where rows are sharply peaked, steps 3 and 4 first use only heavy edges, then all. Otherwise
+//      most paths would be made of edges that carry nearly nothing. This is the scaling of
+//      capacities (Gabow 1985; Ahuja and Orlin 1991) with two scales. Only how much work is done
+//      depends on it: the last search always uses all edges.
 //
 // Amounts are integers, so the value of the flow equals that of the cut, and does not depend on the
 // order of work.
@@ -74,21 +78,23 @@ class Solver {
     // One edge: what it can still take, and its bits in the sets of open edges and of edges that
     // carry flow.
     struct Edge {
-        Amount& left;
+        Amount* left;
         Word *open, *back;
-        std::size_t open_at, back_at;
+        Word open_bit, back_bit;
     };
+    // An edge in `others_` that carries flow and is not in `others_back_` yet.
     struct Touch {
         std::uint32_t l, k, m;
-        Amount before;
     };
     // A node on the path of `block`: what it was asked for, what of that is left to send, and the
     // edge it is using: down to (l - 1, next), or back up to (l + 1, next), which takes at most
-    // `room` more.
+    // `room` more. The edges down before those of word `word` are used up, and so are all heavy
+    // edges, if it is at the light ones.
     struct Visit {
-        std::uint32_t turns, l, k, next;
-        bool forward;
+        std::uint32_t turns, l, k, next, word;
+        bool light, down, other;
         Amount want, left, room;
+        Edge edge;
     };
 
     void begin(std::size_t top, std::size_t s, std::size_t t, std::size_t low, std::size_t high);
@@ -100,28 +106,32 @@ class Solver {
     Amount deliver(std::size_t l, std::size_t k, Amount want);
     void link();
     bool search();
+    void prune();
     Amount block(Amount want);
     bool advance(Visit& visit);
-    void push(const Visit& visit, Amount amount);
+    void push(Visit& visit, Amount amount);
     void undo();
 
+    // Calls `what` for each member of a set that can be between s and t.
+    template <class What>
+    void each(const Word* members, const What& what) const {
+        for (std::size_t w = low_word_; w < high_word_; ++w) {
+            for (Word left = members[w]; left; left &= left - 1) what(w * word_bits + lowest(left));
+        }
+    }
     static Edge edge(Fan& fan, std::size_t l, std::size_t k) {
-        return {fan.left(l)[k], fan.open(l), fan.back(l), k, k};
+        const std::size_t w = k / word_bits;
+        const Word bit = Word{1} << (k % word_bits);
+        return {&fan.left(l)[k], fan.open(l) + w, fan.back(l) + w, bit, bit};
     }
     Edge other(std::size_t l, std::size_t k, std::size_t m) {
-        return {others_[l][k * n_ + m], &others_open_[edges(l, k)], &others_back_[edges(l, m)], m,
-                k};
+        return {&others_[l][k * n_ + m], &others_open_[edges(l, k) + m / word_bits],
+                &others_back_[edges(l, m) + k / word_bits], Word{1} << (m % word_bits),
+                Word{1} << (k % word_bits)};
     }
-    bool is_other(std::size_t k, std::size_t m) const { return k != s_ && m != t_ && k != m; }
-    // The edge from (l, k) to (l - 1, m).
-    Edge edge(std::size_t l, std::size_t k, std::size_t m) {
-        if (k == s_) return edge(source_, l, m);
-        if (m == t_) return edge(sink_, l, k);
-        return k == m ? edge(own_, l, k) : other(l, k, m);
-    }
-    void touch(std::size_t l, std::size_t k, std::size_t m, Amount before) {
+    void touch(std::size_t l, std::size_t k, std::size_t m) {
         touched_.push_back({static_cast<std::uint32_t>(l), static_cast<std::uint32_t>(k),
-                            static_cast<std::uint32_t>(m), before});
+                            static_cast<std::uint32_t>(m)});
     }
     bool stopped() const { return watch_ && watch_->stopped(); }
     std::size_t set(std::size_t l) const { return l * words_; }
@@ -154,7 +164,8 @@ class Solver {
     std::vector<Word> reached_;  // nodes by layer and number of turns upwards on the path
     std::size_t turns_ = 0;      // turns on a shortest augmenting path
     std::size_t copied_ = 1;     // layers 2 .. copied_ of `others_` are filled in
-    bool linked_ = false;
+    bool linked_ = false;        // `back`, `others_back_` and `fed_` are up to date
+    bool heavy_ = false;         // of `others_`, only heavy edges are used
     std::vector<Touch> touched_;
     std::vector<Visit> visits_;
 };

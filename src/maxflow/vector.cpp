@@ -70,19 +70,19 @@ Amount transfer(Amount* a, Amount* b, Amount* c, std::size_t n, Amount limit) {
     return limit;
 }
 
-// No amount is negative, so the sign bit of its negative tells whether it is positive. Compilers
+// No amount is negative, so the sign bit of a difference tells which of two is larger. Compilers
 // turn these shifts and ORs into vector code.
-MAXFLOW_VECTOR void positive(const Amount* amounts, std::size_t n, std::size_t first,
-                             std::size_t last, Word* out) {
+MAXFLOW_VECTOR void above(Amount least, const Amount* amounts, std::size_t n, std::size_t first,
+                          std::size_t last, Word* out) {
     for (std::size_t w = first; w < last; ++w) {
         const Amount* from = amounts + w * word_bits;
         Word word = 0;
         if (n - w * word_bits >= word_bits) {
             for (std::size_t i = 0; i < word_bits; ++i) {
-                word |= (Word{0} - static_cast<Word>(from[i])) >> 63 << i;
+                word |= (static_cast<Word>(least) - static_cast<Word>(from[i])) >> 63 << i;
             }
         } else {
-            for (std::size_t i = 0; i < n - w * word_bits; ++i) word |= Word{from[i] > 0} << i;
+            for (std::size_t i = 0; i < n - w * word_bits; ++i) word |= Word{from[i] > least} << i;
         }
         out[w] = word;
     }

@@ -24,9 +24,10 @@ Amount transfer(Amount* a, Amount* b, Amount* c, std::size_t n, Amount limit);
 void fall(Amount* carried, Amount* left, const Amount* capacity, const Amount* got,
           const Amount* got_left, const Amount* sent, const Amount* sent_left, std::size_t n);
 
-// Words `first` to `last` of the set of positions with something left (no amount is negative), and
+// Words `first` to `last` of the set of positions with more than `least` (nothing is negative), and
 // of those with less left than they had. n is the length of the whole row.
-void positive(const Amount* amounts, std::size_t n, std::size_t first, std::size_t last, Word* out);
+void above(Amount least, const Amount* amounts, std::size_t n, std::size_t first, std::size_t last,
+           Word* out);
 void smaller(const Amount* now, const Amount* before, std::size_t n, std::size_t first,
              std::size_t last, Word* out);
 

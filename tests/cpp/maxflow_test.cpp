@@ -100,16 +100,16 @@ class Maker {
     double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
     Graph make() {
-        static const char* families[] = {"one-hot", "uniform", "peaked", "soft", "causal",
-                                         "banded",  "blocks",  "sink",   "ties", "tiny",
-                                         "sparse",  "wide",    "passing"};
+        static const char* families[] = {"one-hot", "uniform", "peaked",  "soft",  "causal",
+                                         "banded",  "blocks",  "sink",    "ties",  "tiny",
+                                         "sparse",  "wide",    "passing", "steep", "wide steep"};
         Graph g;
         g.family = families[between(0, std::size(families) - 1)];
         const bool deep = between(0, 9) == 0;
         g.L = deep ? between(7, 30) : between(1, 6);
         g.n = deep ? between(1, 10) : between(1, 24);
         // Two words and more of positions, where bit rows have borders.
-        if (g.family == "wide") {
+        if (g.family == "wide" || g.family == "wide steep") {
             g.L = between(3, 4);
             g.n = between(60, 70);
         }
@@ -159,6 +159,8 @@ class Maker {
         if (f == "blocks") return k * 3 / g.n == m * 3 / g.n ? uniform() : 0;
         if (f == "sink") return m == g.n - 1 ? static_cast<double>(g.n) : uniform();
         if (f == "tiny") return between(0, 2) == 0 ? 1.0 : 5e-324;
+        // Most edges are far lighter than the few that carry most of the flow.
+        if (f == "steep" || f == "wide steep") return std::exp(45 * uniform() * uniform());
         if (f == "sparse") return between(0, 3) == 0 ? uniform() : 0;
         return uniform();
     }
