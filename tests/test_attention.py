@@ -54,7 +54,10 @@ def test_a_terminal_is_given_what_the_explanation_prints(attentions, options):
     out = io.StringIO()
     explanation.show(out)
     assert printed(attentions, TOKENS, **options) == out.getvalue()
-    assert "the keys to the cabinet" in out.getvalue()
+    # A causal position has not read what follows it.
+    whole = "position" not in options
+    assert ("the keys to the cabinet" in out.getvalue()) == whole
+    assert ("Not read: the cabinet" in out.getvalue()) != whole
 
 
 @pytest.fixture

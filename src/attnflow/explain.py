@@ -79,8 +79,8 @@ def explain_graph(
     if isinstance(scorer.graph, AttentionGraph):
         mask = scorer.mask if scorer.has_receptive_field(options.receptive_field) else None
         trace = traced(scorer.graph, tokens, mask=mask, heads=heads)
-    if heads is not None and (trace is None or trace.heads is None):
-        count = sum(np.size(layer) for layer in heads)
+    count = 0 if heads is None else sum(np.size(layer) for layer in heads)
+    if count > MOST_HEAD_WEIGHTS:
         left_out = (
             f"Single heads are not shown: they have {count:,} weights, and a page holds at most "
             f"{MOST_HEAD_WEIGHTS:,}."

@@ -151,5 +151,5 @@ def test_a_contrast_that_is_what_the_model_predicts_is_an_error():
 
 
 def test_a_contrast_of_several_tokens_is_shown_in_its_pieces():
-    with pytest.raises(OptionError, match=r"contrast.*'keys film'.*2 tokens.*keys, film"):
+    with pytest.raises(OptionError, match=r"contrast.*'keys film'.*2 tokens.*'keys', 'film'"):
         blank_out(build("GPT-2"), TEXT, target="keys", contrast="keys film")

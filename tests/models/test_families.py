@@ -308,7 +308,7 @@ def test_a_task_that_does_not_exist_lists_the_tasks(capsys):
         assert value in error
         assert len(error.splitlines()) == 1
     assert main(["explain", "the keys", " "]) != 0
-    assert "item 1" in capsys.readouterr().err
+    assert "text 2" in capsys.readouterr().err
 
 
 def test_an_error_about_one_of_many_texts_names_it():

@@ -70,4 +70,4 @@ def test_the_classes_of_the_shipped_model_are_shown_with_their_meaning(capsys):
     assert data(found)["classes"] == {"VBP": "VBP (plural)", "VBZ": "VBZ (singular)"}
     assert main(["explain", "the keys to the cabinet", "--method", "rollout"]) == 0
     assert "Prediction: VBP (plural), 99" in capsys.readouterr().out
-    assert data(classifier().explain("the keys"))["classes"] == {}
+    assert data(classifier().explain("the keys"))["classes"] == {"good": "good"}

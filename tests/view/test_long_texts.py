@@ -395,7 +395,7 @@ def test_a_terminal_lists_the_largest_sentences_a_line_each(longest, width, unit
             assert float(number) == pytest.approx(expected.scores[i], abs=0.006)
         told = " ".join(shown.split())
         assert f"{int(usual.sum()) - 12} more sentences, " in told
-        assert "Prediction" in told
+        assert "It is 41 % sure" in told
         assert "page" in told
         longer = 110 if width == 200 else 45
         assert max(len(line.partition("  +")[0].strip()) for line in bars) >= longer

@@ -224,10 +224,11 @@ def label_name(explanation: Explanation, label: str) -> str:
 
 
 def label_names(explanation: Explanation) -> dict[str, str]:
-    """Return what the labels of an explanation are shown as: its target, contrast, prediction."""
+    """Return what labels are shown as: the known classes, and the target, contrast, prediction."""
     prediction = explanation.prediction
     labels = [explanation.target, explanation.contrast, prediction and prediction.label]
-    return {label: label_name(explanation, label) for label in labels if label is not None}
+    shown = {label: label_name(explanation, label) for label in labels if label is not None}
+    return class_names(explanation) | shown
 
 
 def blank_name(label: str) -> str:
