@@ -6,7 +6,6 @@ import { Frame } from "../page/frame.js";
 import { masthead } from "../page/masthead.js";
 import { readPicture } from "../page/picture.js";
 import { cutShort } from "../page/prose.js";
-import { toCanvas, toSvg } from "../page/scene.js";
 import { addedPart, tell } from "./added.js";
 import { matrixPart } from "./matrixpart.js";
 import { promptPart } from "./prompt.js";
@@ -98,18 +97,8 @@ function assemble(
   const head = masthead(frame, {
     inside,
     changed: () => frame.afterFrame("theme", show),
-    saves: {
-      png: () =>
-        toCanvas(frame.document, figure(), 2).toBlob((blob) => frame.download(blob, "png")),
-      svg: () => {
-        const text = new XMLSerializer().serializeToString(toSvg(frame.document, figure()));
-        frame.download(new Blob([text], { type: "image/svg+xml" }), "svg");
-      },
-      json: async () => {
-        const parts = await generationJson(data, sources.matrix);
-        frame.download(new Blob(parts, { type: "application/json" }), "json");
-      },
-    },
+    figure,
+    json: () => generationJson(data, sources.matrix),
   });
   const about = [data.contrast, data.method, data.generation.whole.model].filter(Boolean);
   root.replaceChildren(

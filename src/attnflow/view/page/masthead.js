@@ -1,6 +1,7 @@
 // The head of a page: its name, its theme, and what it can be saved as.
 
 import { THEMES } from "./frame.js";
+import { toCanvas, toSvg } from "./scene.js";
 
 const NAMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
@@ -31,12 +32,22 @@ export function themeChoice(frame, changed) {
 }
 
 /**
- * Return {element, draw}. changed is called when another theme is chosen; saves are names of files'
- * endings with the functions that save them. inside is whether the page is part of another, which has
- * the name and the theme.
+ * Return {element, draw}. changed is called when another theme is chosen; figure returns what is shown
+ * as a scene, and json a promise of it as the parts of a file. inside is whether the page is part of
+ * another, which has the name and the theme.
  */
-export function masthead(frame, { changed, saves, inside = false }) {
+export function masthead(frame, { changed, figure, json, inside = false }) {
   const { make } = frame;
+  const saves = {
+    png: () => toCanvas(frame.document, figure(), 2).toBlob((blob) => frame.download(blob, "png")),
+    svg: () => {
+      const text = new XMLSerializer().serializeToString(toSvg(frame.document, figure()));
+      frame.download(new Blob([text], { type: "image/svg+xml" }), "svg");
+    },
+    json: async () => {
+      frame.download(new Blob(await json(), { type: "application/json" }), "json");
+    },
+  };
   const themes = inside ? null : themeChoice(frame, changed);
   const downloads = make(
     "div",

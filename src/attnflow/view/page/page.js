@@ -11,7 +11,6 @@ import { masthead } from "./masthead.js";
 import { Numbers } from "./numbers.js";
 import { readPicture } from "./picture.js";
 import { explanationJson } from "./saved.js";
-import { toCanvas, toSvg } from "./scene.js";
 import { Shown } from "./shown.js";
 
 /**
@@ -62,18 +61,8 @@ function assemble(frame, shown, picture, { onChange, address, inside }) {
   const head = masthead(frame, {
     inside,
     changed: restyle,
-    saves: {
-      png: () =>
-        toCanvas(frame.document, figure(), 2).toBlob((blob) => frame.download(blob, "png")),
-      svg: () => {
-        const text = new XMLSerializer().serializeToString(toSvg(frame.document, figure()));
-        frame.download(new Blob([text], { type: "image/svg+xml" }), "svg");
-      },
-      json: async () => {
-        const parts = await explanationJson(shown);
-        frame.download(new Blob(parts, { type: "application/json" }), "json");
-      },
-    },
+    figure,
+    json: () => explanationJson(shown),
   });
 
   root.replaceChildren(
