@@ -103,7 +103,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _say(message: str) -> None:
     try:
-        print(f"attnflow: {message}", file=sys.stderr, flush=True)
+        # A progress bar that was stopped may have left the cursor in its line.
+        begin = "\r" if sys.stderr.isatty() else ""
+        print(f"{begin}attnflow: {message}", file=sys.stderr, flush=True)
     except OSError:
         _let_go(sys.stderr)
 
