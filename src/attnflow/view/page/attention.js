@@ -103,7 +103,10 @@ export function attentionPart(frame, { data, picture, shown, set, redraw, isFirs
     heat.measure();
     heat.draw();
     if (chosen) {
+      const before = finding.textContent;
       drawFindings();
+      // A screen reader was told that it was being computed.
+      if (frame.live.textContent === before) frame.say(finding.textContent);
       table.draw();
       tops?.draw();
       if (shown.state.method === "flow") {
