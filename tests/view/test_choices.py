@@ -300,3 +300,17 @@ def test_what_a_head_added_is_kept_by_a_file(tmp_path):
     (tmp_path / "heads.json").write_text(json.dumps(data))
     with pytest.raises(ValueError, match="values"):
         Explanation.load(tmp_path / "heads.json")
+
+
+# ---- Screen readers ------------------------------------------------------------------------------
+
+
+def test_a_screen_reader_hears_a_flow_once_it_is_computed(show):
+    # Large enough for its flows to be computed after the page has answered.
+    names = tuple(f"word{i}" for i in range(200))
+    shown = show(explain(names, attention=attention_of(6, 200, 3)))
+    shown.page.locator(".graph .node[data-layer='3']").nth(5).click()
+    shown.settle(layer=3)
+    spoken = shown.page.locator("[aria-live]").first
+    spoken.filter(has_text="could flow").wait_for(state="attached")
+    assert spoken.text_content() == shown.page.locator(".answer .finding").first.text_content()
