@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+import transformers
 
 import attnflow
 from attnflow.cli import main
@@ -11,7 +13,8 @@ from attnflow.models import Explainer
 from attnflow.models.load import name_of
 from attnflow.models.verb_number import checkpoint
 from attnflow.view.page import data
-from tests.support.text import classifier
+from tests.support.chat import chat_tokenizer
+from tests.support.text import SIZES, classifier
 
 FEW = {"samples": 20, "permutations": 19}
 
@@ -71,3 +74,19 @@ def test_the_classes_of_the_shipped_model_are_shown_with_their_meaning(capsys):
     assert main(["explain", "the keys to the cabinet", "--method", "rollout"]) == 0
     assert "Prediction: VBP (plural), 99" in capsys.readouterr().out
     assert data(classifier().explain("the keys"))["classes"] == {"good": "good"}
+
+
+def test_a_token_that_only_the_model_has_is_called_by_its_number():
+    """Vocabularies of models are rounded up, and those of tokenizers are not."""
+    tokenizer = chat_tokenizer()
+    extra = len(tokenizer)
+    sizes = {**SIZES, "vocab_size": extra + 3, "max_position_embeddings": 48}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    # The first token without a name gets the highest logit: twice that of the one predicted.
+    text = "the keys to"
+    with torch.no_grad():
+        best = int(model(**tokenizer(text, return_tensors="pt")).logits[0, -1].argmax())
+        model.lm_head.weight[extra] = 2 * model.lm_head.weight[best]
+    found = Explainer(model, tokenizer).explain(text)
+    assert found.prediction.label == found.target == f"token {extra}"

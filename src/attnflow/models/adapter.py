@@ -536,9 +536,10 @@ class Adapter(ABC):
         """Return what a class or token is called."""
         if self.has_classes:
             return self.labels.get(index, str(index))
-        # A token without text, as the end is for some tokenizers, is called by its own name.
+        # A token without text, as the end is for some tokenizers, is called by its own name. One
+        # that only the model has, to round up its vocabulary, is called by its number.
         name = self.tokenizer.decode([index]) or self.tokenizer.convert_ids_to_tokens(index)
-        return str(name)
+        return str(name or f"token {index}")
 
     def joined(self, indices: Sequence[int], encoded: Encoded | None = None) -> str:
         """Return what the classes or tokens at several positions are called together.
